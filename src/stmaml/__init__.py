@@ -1,0 +1,1 @@
+"""Few-shot learning on heterogeneous, ambiguous tasks: ST-MAML and its peers."""

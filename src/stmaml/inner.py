@@ -1,0 +1,94 @@
+"""Differentiable gradient descent: how a support set changes parameters."""
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+Order = Literal["second", "first"]
+Params = TypeVar("Params")
+
+
+def descend(
+    loss: Callable[..., Float[Array, ""]],
+    params: Params,
+    *,
+    lr: PyTree,
+    steps: int,
+    clamp: PyTree = math.inf,
+    order: Order = "second",
+    remat: bool = False,
+    per_step: PyTree = None,
+) -> Params:
+    """`params` after `steps` of gradient descent on `loss`, differentiable in all that `loss` and `params` hold.
+
+    Args:
+        lr: one rate, or a tree of rates whose structure is that of `params` or a prefix of it.
+        clamp: bound on each gradient element, likewise one or a prefix; infinite for none.
+        order: `first` treats the inner gradients as constants in the outer derivative.
+        remat: recompute each step in the backward pass: memory of one step instead of all, for more time.
+        per_step: arrays with a leading axis of length `steps`; `loss` is then called with the step's slice as well.
+    """
+    rates = jax.tree.broadcast(lr, params)
+    bounds = jax.tree.broadcast(clamp, params)
+
+    def step(params: Params, extra: PyTree) -> Params:
+        grads = jax.grad(loss)(params) if per_step is None else jax.grad(loss)(params, extra)
+        if order == "first":
+            grads = jax.lax.stop_gradient(grads)
+        return jax.tree.map(lambda p, g, rate, bound: p - rate * _clip(g, bound), params, grads, rates, bounds)
+
+    if remat:  # saves memory only inside a scan: an unrolled loop is scheduled as one piece
+        body = jax.checkpoint(step)
+        return jax.lax.scan(lambda p, extra: (body(p, extra), None), params, per_step, length=steps)[0]
+    for i in range(steps):  # unrolled: faster than a scan on small networks, on CPU and GPU
+        params = step(params, jax.tree.map(operator.itemgetter(i), per_step))
+    return params
+
+
+def _clip(gradient: Array, bound: float) -> Array:
+    if math.isinf(bound):
+        return gradient
+    return jnp.clip(gradient, -bound, bound)
+
+
+@dataclass(frozen=True)
+class InnerLoop:
+    """Settings of the inner loop, the same for every method that has one."""
+
+    inner_lr: float = 1e-3
+    """Step size of the inner loop (alpha, gamma_1)."""
+    inner_steps: int = 5
+    """Gradient steps K on the support set."""
+    inner_clamp: float = 10.0
+    """Bound on each element of an inner gradient."""
+    order: Order = "second"
+    """Whether the outer gradient passes through the inner gradients."""
+    remat: bool = False
+    """Recompute inner steps in the backward pass: less memory, more time."""
+
+    def __call__(
+        self,
+        loss: Callable[..., Float[Array, ""]],
+        params: Params,
+        *,
+        lr: PyTree = None,
+        clamp: PyTree = None,
+        per_step: PyTree = None,
+    ) -> Params:
+        """`descend` with these settings; `lr` and `clamp` may be given by leaf instead."""
+        return descend(
+            loss,
+            params,
+            lr=self.inner_lr if lr is None else lr,
+            steps=self.inner_steps,
+            clamp=self.inner_clamp if clamp is None else clamp,
+            order=self.order,
+            remat=self.remat,
+            per_step=per_step,
+        )

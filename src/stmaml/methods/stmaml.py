@@ -1,0 +1,220 @@
+"""ST-MAML: Wang, Grigsby, Sekhon, Qi, "ST-MAML: A Stochastic-Task based Method for Task-Heterogeneous Meta-Learning".
+
+The defaults follow the paper's equations; the switches reach the authors' released code, which differs from the paper
+and from one benchmark to the next (docs/methods/st-maml.md lists how).
+
+Departures: sigma is read as a standard deviation with floor 0.1, as in the released code; the log-likelihood of
+eq. 15 is a mean over the query set, so `kl_weight` is relative to one query example; the inner gradient is clamped.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stmaml.inner import InnerLoop
+from stmaml.likelihoods import AbstractLikelihood, likelihood_for
+from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, pairs, sample_predictors
+from stmaml.nets.layers import MLP
+from stmaml.nets.learner import Learner
+from stmaml.nets.set_encoder import DiagonalNormal, StdForm, TaskEncoder
+from stmaml.tasks import Examples, Task, TaskSpec, weighted_mean
+
+Adapted = Literal["knowledge", "codes", "mean"]
+GateForm = Literal["affine", "relu-affine", "mlp", "set-mlp"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of ST-MAML."""
+
+    hidden: tuple[int, ...] = (40, 40)
+    """Widths of the base learner's hidden layers."""
+    encoder: tuple[int, ...] = (80, 80)
+    """Widths of the pair encoder; the last one is the size of r."""
+    z_size: int = 20
+    """Numbers in the task variable z."""
+    h_size: int = 20
+    """Numbers in the augmented feature h."""
+    h_layer: int = 0
+    """Layer whose inputs h joins: 0 is the raw input, 1 the first hidden layer."""
+    stochastic: bool = True
+    """Off: the deterministic form, z is a function of the support set and there is no KL."""
+    augment: bool = True
+    """Off: the ablation without augmented feature."""
+    tailor: bool = True
+    """Off: the ablation without gate."""
+    gate: GateForm = "affine"
+    """How z becomes the gate's logits; `set-mlp` also reads the support examples."""
+    gate_hidden: tuple[int, ...] = (80,)
+    """Hidden widths of an `mlp` or `set-mlp` gate."""
+    adapted: Adapted = "knowledge"
+    """What the inner loop moves: the gated weights and h; or the plain weights, h and the gate's logits (`codes`);
+    or the plain weights and the mean of z (`mean`)."""
+    redraw: bool = False
+    """Draw z anew in each inner step (for `mean`, where h and the gate follow z)."""
+    code_lr: float | None = None
+    """Inner step size of h, gate logits or the mean of z; that of the weights if not given."""
+    code_clamp: float = 10.0
+    """Bound on each element of their inner gradient."""
+    std_form: StdForm = "softplus"
+    """How sigma is made positive."""
+    kl_weight: float = 1.0
+    """Weight of KL(q || p)."""
+    kl_mean: bool = False
+    """Average the KL over the coordinates of z instead of summing it."""
+    head_bias: bool = True
+    """Whether the base learner's last layer has a bias."""
+    inner: InnerLoop = field(default_factory=InnerLoop)
+
+    def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "STMAML":
+        """A fresh ST-MAML for tasks like `spec`."""
+        theta_key, phi_key, w_key, beta_key = jr.split(key, 4)
+        likelihood = likelihood_for(spec)
+        pair_size = spec.x_size + likelihood.code_size
+        theta = Learner(
+            spec.x_size,
+            self.hidden,
+            likelihood.raw_size,
+            h_size=self.h_size if self.augment else 0,
+            h_layer=self.h_layer,
+            head_bias=self.head_bias,
+            key=theta_key,
+        )
+        phi = TaskEncoder(
+            pair_size, self.encoder, self.z_size, stochastic=self.stochastic, std_form=self.std_form, key=phi_key
+        )
+        gate_in = self.z_size + (pair_size if self.gate == "set-mlp" else 0)
+        gate_hidden = self.gate_hidden if self.gate in ("mlp", "set-mlp") else ()
+        w = MLP((gate_in, *gate_hidden, theta.head.weight.shape[0]), init="glorot", key=w_key)
+        beta = MLP((self.z_size, self.h_size), init="glorot", key=beta_key)
+        return STMAML(theta, phi, w if self.tailor else None, beta if self.augment else None, likelihood, self)
+
+
+class Knowledge(eqx.Module):
+    """Theta_T = [theta_T, h_T]: what a task is solved with (eq. 13, biggoal)."""
+
+    theta: Learner
+    h: Float[Array, " h"] | None
+
+    def __call__(self, x: Float[Array, "n *dx"]) -> Float[Array, "n r"]:
+        """Raw outputs of the base learner on the augmented inputs."""
+        return self.theta(x, self.h)
+
+
+class Codes(eqx.Module):
+    """What z is turned into before it meets the base learner: the feature h and the gate's logits c."""
+
+    h: Float[Array, " h"] | None
+    c: Float[Array, " c"] | None
+
+
+class STMAML(AbstractMetaLearner):
+    """MAML whose initialisation and inputs are revised by a stochastic task variable z."""
+
+    theta: Learner
+    phi: TaskEncoder
+    w: MLP | None
+    beta: MLP | None
+    likelihood: AbstractLikelihood
+    settings: Config = eqx.field(static=True)
+
+    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+        """Minus the ELBO (eq. 15, LIB), with z from the posterior q(z | support, query)."""
+        p_z = self._encode(task.support)
+        q_z = self._encode(task.support + task.query) if self.settings.stochastic else p_z  # eq. 10 (postz)
+        knowledge, q_z = self._fine_tune(q_z, task.support, key=key)
+        fit = self.likelihood.mean_objective(knowledge(task.query.x), task.query)
+        if not self.settings.stochastic:
+            return fit, {}
+        each = q_z.kl(p_z)
+        kl = each.mean() if self.settings.kl_mean else each.sum()
+        return fit + self.settings.kl_weight * kl, {"fit": fit, "kl": kl}
+
+    def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
+        """One predictor for each draw of z from the prior p(z | support)."""
+        p_z = self._encode(support)
+
+        def adapt_one(key: PRNGKeyArray) -> NetPredictor:
+            return NetPredictor(self._fine_tune(p_z, support, key=key)[0], self.likelihood)
+
+        return sample_predictors(adapt_one, num_samples=num_samples if self.settings.stochastic else 1, key=key)
+
+    def task_distribution(self, support: Examples) -> DiagonalNormal:
+        """The prior p(z | support): what the support says about which task this is."""
+        return self._encode(support)
+
+    def _encode(self, examples: Examples) -> DiagonalNormal:
+        return self.phi(pairs(examples, self.likelihood), examples.weight)
+
+    def _fine_tune(
+        self, d_z: DiagonalNormal, support: Examples, *, key: PRNGKeyArray
+    ) -> tuple[Knowledge, DiagonalNormal]:
+        """The knowledge Theta^K after the inner loop (eq. 17, inner_update), and d_z where the loop moves it."""
+        eps = self._noise(d_z, key=key)
+        rate = self.settings.inner.inner_lr if self.settings.code_lr is None else self.settings.code_lr
+        rates = (self.settings.inner.inner_lr, rate)
+        clamps = (self.settings.inner.inner_clamp, self.settings.code_clamp)
+        start = self._start(d_z, eps[0], support)
+
+        def knowledge(params: tuple, eps: Float[Array, " z"]) -> Knowledge:
+            return self._knowledge(params, d_z, eps, support)
+
+        def inner_loss(params: tuple, eps: Float[Array, " z"]) -> Float[Array, ""]:
+            return self.likelihood.mean_objective(knowledge(params, eps)(support.x), support)  # eq. 16 (inner_loss)
+
+        end = self.settings.inner(inner_loss, start, lr=rates, clamp=clamps, per_step=eps[:-1])
+        moved = DiagonalNormal(end[1], d_z.sigma) if self.settings.adapted == "mean" else d_z
+        return knowledge(end, eps[-1]), moved
+
+    def _noise(self, d_z: DiagonalNormal, *, key: PRNGKeyArray) -> Float[Array, "k z"]:
+        """The standard normal noise of z: a row for each inner step and one for the prediction."""
+        draws = self.settings.inner.inner_steps + 1
+        if self.settings.redraw:
+            return jr.normal(key, (draws, *d_z.mu.shape))
+        return jnp.tile(jr.normal(key, d_z.mu.shape), (draws, 1))
+
+    def _start(self, d_z: DiagonalNormal, eps: Float[Array, " z"], support: Examples) -> tuple:
+        """(weights, codes) where the inner loop starts."""
+        if self.settings.adapted == "mean":
+            return self.theta, d_z.mu
+        codes = self._codes(d_z.mu + d_z.sigma * eps, support)
+        if self.settings.adapted == "codes":
+            return self.theta, codes
+        return self._tailor(codes.c), codes.h
+
+    def _knowledge(self, params: tuple, d_z: DiagonalNormal, eps: Float[Array, " z"], support: Examples) -> Knowledge:
+        """The base learner that the inner loop's current parameters stand for."""
+        theta, rest = params
+        if self.settings.adapted == "knowledge":
+            return Knowledge(theta, rest)
+        codes = self._codes(rest + d_z.sigma * eps, support) if self.settings.adapted == "mean" else rest
+        return Knowledge(_gate(theta, codes.c), codes.h)
+
+    def _codes(self, z: Float[Array, " z"], support: Examples) -> Codes:
+        return Codes(
+            h=None if self.beta is None else self.beta(z),  # eq. 12 (trans2)
+            c=None if self.w is None else self._gate_logits(self.w, z, support),
+        )
+
+    def _gate_logits(self, w: MLP, z: Float[Array, " z"], support: Examples) -> Float[Array, " c"]:
+        if self.settings.gate == "set-mlp":
+            xy = pairs(support, self.likelihood)
+            xyz = jnp.concatenate([xy, jnp.broadcast_to(z, (xy.shape[0], z.shape[0]))], axis=1)
+            return weighted_mean(w(xyz), support.weight)
+        return jax.nn.relu(w(z)) if self.settings.gate == "relu-affine" else w(z)
+
+    def _tailor(self, c: Float[Array, " c"] | None) -> Learner:
+        """theta^0 = [theta_b, sigmoid(c) * theta_c] (eq. 11, trans1)."""
+        return _gate(self.theta, c)
+
+
+def _gate(theta: Learner, c: Float[Array, " c"] | None) -> Learner:
+    """theta with the rows of its last weight matrix gated; the bias is not."""
+    if c is None:
+        return theta
+    return eqx.tree_at(lambda t: t.head.weight, theta, jax.nn.sigmoid(c)[:, None] * theta.head.weight)

@@ -1,0 +1,48 @@
+"""Linear layers and stacks of them, over whole sets."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+Init = Literal["he", "glorot"]
+
+
+class Linear(eqx.Module):
+    """x W + b for every row. W is stored inputs first, so a set needs no transpose."""
+
+    weight: Float[Array, "i o"]
+    bias: Float[Array, " o"] | None
+
+    def __init__(self, in_size: int, out_size: int, *, init: Init = "he", use_bias: bool = True, key: PRNGKeyArray):
+        """Normal weights of the variance He or Glorot give; zero bias."""
+        variance = 2 / in_size if init == "he" else 2 / (in_size + out_size)
+        self.weight = variance**0.5 * jr.normal(key, (in_size, out_size))
+        self.bias = jnp.zeros(out_size) if use_bias else None
+
+    def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
+        """One output row for each input row."""
+        out = x @ self.weight
+        if self.bias is None:
+            return out
+        return out + jnp.broadcast_to(self.bias, out.shape)
+
+
+class MLP(eqx.Module):
+    """Linear layers with ReLU between them; the last one stays linear."""
+
+    layers: tuple[Linear, ...]
+
+    def __init__(self, sizes: tuple[int, ...], *, init: Init = "he", key: PRNGKeyArray):
+        """`sizes` runs from inputs to outputs."""
+        keys = jr.split(key, len(sizes) - 1)
+        self.layers = tuple(Linear(i, o, init=init, key=k) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+
+    def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
+        """One output row for each input row."""
+        for layer in self.layers[:-1]:
+            x = jax.nn.relu(layer(x))
+        return self.layers[-1](x)

@@ -1,0 +1,56 @@
+"""The base learner f: a body theta_b that makes features and a head theta_c that reads them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stmaml.nets.layers import Init, Linear
+
+
+class Learner(eqx.Module):
+    """A multi-layer perceptron split as the paper splits it: theta = [theta_b, theta_c].
+
+    A task's augmented feature h, where there is one, joins the inputs of layer `h_layer` for every example.
+    """
+
+    body: tuple[Linear, ...]
+    head: Linear
+    h_layer: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        hidden: tuple[int, ...],
+        out_size: int,
+        *,
+        h_size: int = 0,
+        h_layer: int = 0,
+        init: Init = "he",
+        head_bias: bool = True,
+        key: PRNGKeyArray,
+    ):
+        """`hidden` are the widths of the body's layers."""
+        if not 0 <= h_layer <= len(hidden):
+            raise ValueError(f"h can enter layers 0 to {len(hidden)} of this network, not layer {h_layer}")
+        widths = [in_size, *hidden]
+        widths_in = [width + h_size * (i == h_layer) for i, width in enumerate(widths)]
+        keys = jr.split(key, len(widths))
+        self.body = tuple(
+            Linear(i, o, init=init, key=k) for i, o, k in zip(widths_in[:-1], hidden, keys[:-1], strict=True)
+        )
+        self.head = Linear(widths_in[-1], out_size, init=init, use_bias=head_bias, key=keys[-1])
+        self.h_layer = h_layer
+
+    def __call__(self, x: Float[Array, "n *dx"], h: Float[Array, " h"] | None = None) -> Float[Array, "n o"]:
+        """Raw outputs for a set of inputs."""
+        x = x.reshape(x.shape[0], -1)
+        for i, layer in enumerate(self.body):
+            x = jax.nn.relu(layer(self._augment(x, h, i)))
+        return self.head(self._augment(x, h, len(self.body)))
+
+    def _augment(self, x: Float[Array, "n i"], h: Float[Array, " h"] | None, layer: int) -> Float[Array, "n j"]:
+        if h is None or layer != self.h_layer:
+            return x
+        return jnp.concatenate([x, jnp.broadcast_to(h, (x.shape[0], h.shape[0]))], axis=1)  # eq. 12: x_hat = [x, h]

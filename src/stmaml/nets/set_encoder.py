@@ -1,0 +1,70 @@
+"""Task encoders: a labelled set in, a Gaussian over the task variable z out."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stmaml.nets.layers import MLP, Linear
+from stmaml.tasks import weighted_mean
+
+StdForm = Literal["softplus", "sigmoid"]
+
+
+class DiagonalNormal(eqx.Module):
+    """A normal distribution with independent coordinates, as plain arrays."""
+
+    mu: Float[Array, " z"]
+    sigma: Float[Array, " z"]
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, " z"]:
+        """mu + sigma * eps: a draw that gradients pass through."""
+        return self.mu + self.sigma * jr.normal(key, self.mu.shape)
+
+    def kl(self, other: "DiagonalNormal") -> Float[Array, " z"]:
+        """KL(self || other) of each coordinate."""
+        ratio = jnp.square(self.sigma / other.sigma)
+        shift = jnp.square((self.mu - other.mu) / other.sigma)
+        return (ratio + shift - 1 - jnp.log(ratio)) / 2
+
+
+class TaskEncoder(eqx.Module):
+    """phi: pair encoder g^Enc, mean over the set, and the heads mu and sigma (eqs. 6-10)."""
+
+    pair: MLP
+    mu: Linear
+    sigma: Linear | None
+    std_form: StdForm = eqx.field(static=True)
+
+    def __init__(
+        self,
+        pair_size: int,
+        hidden: tuple[int, ...],
+        z_size: int,
+        *,
+        stochastic: bool = True,
+        std_form: StdForm = "softplus",
+        key: PRNGKeyArray,
+    ):
+        """`pair_size` counts the numbers of one (x, y); a deterministic encoder has no sigma."""
+        pair_key, mu_key, sigma_key = jr.split(key, 3)
+        self.pair = MLP((pair_size, *hidden), init="glorot", key=pair_key)
+        self.mu = Linear(hidden[-1], z_size, init="glorot", key=mu_key)
+        self.sigma = Linear(hidden[-1], z_size, init="glorot", key=sigma_key) if stochastic else None
+        self.std_form = std_form
+
+    def embed(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> Float[Array, " r"]:
+        """r, the mean of the pairs' codes: a mean, so that r does not grow with the shot count."""
+        return weighted_mean(self.pair(xy), weight)  # eqs. 7, 8 (encode, Rtask)
+
+    def __call__(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> DiagonalNormal:
+        """The distribution of z given a set (eq. 6, zmu)."""
+        r = self.embed(xy, weight)
+        mu = self.mu(r)
+        if self.sigma is None:
+            return DiagonalNormal(mu, jnp.zeros_like(mu))
+        squash = jax.nn.softplus if self.std_form == "softplus" else jax.nn.sigmoid
+        return DiagonalNormal(mu, 0.1 + 0.9 * squash(self.sigma(r)))  # a standard deviation, at least 0.1

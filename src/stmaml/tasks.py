@@ -1,0 +1,93 @@
+"""The shared vocabulary: a set of labelled examples, a task, a batch of tasks."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Shaped
+
+NoiseModel = Literal["residual", "fixed", "learned", "predicted"]
+TargetKind = Literal["real", "binary", "class"]
+
+
+class Examples(eqx.Module):
+    """A set of labelled examples. Rows of weight 0 are padding: they may hold any finite number and change nothing."""
+
+    x: Float[Array, "n *dx"]
+    y: Shaped[Array, "n *dy"]
+    weight: Float[Array, " n"]
+
+    @staticmethod
+    def of(x: Float[Array, "n *dx"], y: Shaped[Array, "n *dy"]) -> "Examples":
+        """All rows real: weight 1 each."""
+        return Examples(x, y, jnp.ones(x.shape[0]))
+
+    def __add__(self, other: "Examples") -> "Examples":
+        """The union of two sets."""
+        return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), self, other)
+
+
+class Task(eqx.Module):
+    """One few-shot task: learn from `support` (D^tr), be judged on `query` (D^te)."""
+
+    support: Examples
+    query: Examples
+
+
+class TaskBatch(eqx.Module):
+    """`m` tasks on a leading axis. `family` and `clean` are for scores and reports: no method is ever handed them."""
+
+    tasks: Task
+    family: Int[Array, " m"]
+    clean: Float[Array, "m q dy"] | None = None
+    """Query targets without their noise, where the source knows them."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What the tasks of a source look like: enough to build a network and a likelihood for them."""
+
+    x_shape: tuple[int, ...]
+    """Shape of one input."""
+    y_size: int
+    """Numbers to predict for one input; for classes, how many there are."""
+    target: TargetKind = "real"
+    """Real numbers, values in 0..1, or class indices."""
+    noise: NoiseModel = "residual"
+    """How the spread of real targets is modelled (see likelihoods.Gaussian)."""
+    noise_std: float = 1.0
+    """Where that spread starts, or stays if `noise` is fixed; in units of the targets the method sees."""
+
+    @property
+    def x_size(self) -> int:
+        """Numbers in one input."""
+        size = 1
+        for extent in self.x_shape:
+            size *= extent
+        return size
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Means and standard deviations of inputs and targets over the training tasks."""
+
+    x_mean: tuple[float, ...]
+    x_std: tuple[float, ...]
+    y_mean: tuple[float, ...]
+    y_std: tuple[float, ...]
+
+
+def weighted_mean(values: Float[Array, "n *rest"], weight: Float[Array, " n"]) -> Float[Array, "*rest"]:
+    """Mean of the rows that count; zero for an empty set, so that zero-shot tasks stay finite."""
+    shares = weight / jnp.maximum(weight.sum(), jnp.finfo(weight.dtype).tiny)
+    return jnp.tensordot(shares, values, axes=1)
+
+
+def pad(examples: Examples, size: int) -> Examples:
+    """The same set with rows of zeros and weight 0 appended until it has `size` rows."""
+    missing = size - examples.weight.shape[0]
+    if missing < 0:
+        raise ValueError(f"a set of {examples.weight.shape[0]} examples does not fit in {size} rows")
+    return jax.tree.map(lambda a: jnp.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1)), examples)

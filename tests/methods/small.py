@@ -1,0 +1,33 @@
+"""Small versions of every method, and small tasks to try them on."""
+
+import jax.numpy as jnp
+import jax.random as jr
+
+from stmaml.inner import InnerLoop
+from stmaml.methods import maml, metasgd, stmaml
+from stmaml.methods.base import AbstractMetaLearner
+from stmaml.tasks import Examples, Task, TaskSpec
+
+INNER = InnerLoop(inner_lr=0.05, inner_steps=2)
+SMALL = {
+    "maml": maml.Config(hidden=(8, 8), inner=INNER),
+    "meta-sgd": metasgd.Config(hidden=(8, 8), inner=INNER),
+    "st-maml": stmaml.Config(hidden=(8, 8), encoder=(8, 8), z_size=4, h_size=3, inner=INNER),
+}
+
+
+def small_learner(name: str, spec: TaskSpec, *, key) -> AbstractMetaLearner:
+    return SMALL[name].build(spec, key=key)
+
+
+def small_task(spec: TaskSpec, *, shots: int = 5, queries: int = 6, key) -> Task:
+    def examples(n: int, key) -> Examples:
+        x_key, y_key = jr.split(key)
+        x = jr.normal(x_key, (n, *spec.x_shape))
+        if spec.target == "class":
+            return Examples.of(x, jr.randint(y_key, (n,), 0, spec.y_size))
+        y = jnp.sin(x.sum(axis=1, keepdims=True)) + 0.1 * jr.normal(y_key, (n, 1))
+        return Examples.of(x, (y > 0).astype(float) if spec.target == "binary" else y)
+
+    support_key, query_key = jr.split(key)
+    return Task(examples(shots, support_key), examples(queries, query_key))
