@@ -35,13 +35,13 @@ def descend(
         per_step: arrays with a leading axis of length `steps`; `loss` is then called with the step's slice as well.
     """
     rates = jax.tree.broadcast(lr, params)
-    bounds = jax.tree.broadcast(clamp, params)
+    clamps = jax.tree.broadcast(clamp, params)
 
     def step(params: Params, extra: PyTree) -> Params:
         grads = jax.grad(loss)(params) if per_step is None else jax.grad(loss)(params, extra)
         if order == "first":
             grads = jax.lax.stop_gradient(grads)
-        return jax.tree.map(lambda p, g, rate, bound: p - rate * _clip(g, bound), params, grads, rates, bounds)
+        return jax.tree.map(lambda p, g, rate, limit: p - rate * _clip(g, limit), params, grads, rates, clamps)
 
     if remat:  # saves memory only inside a scan: an unrolled loop is scheduled as one piece
         body = jax.checkpoint(step)
@@ -51,10 +51,15 @@ def descend(
     return params
 
 
-def _clip(gradient: Array, bound: float) -> Array:
-    if math.isinf(bound):
+def _clip(gradient: Array, limit: float) -> Array:
+    if math.isinf(limit):
         return gradient
-    return jnp.clip(gradient, -bound, bound)
+    return jnp.clip(gradient, -limit, limit)
+
+
+def bound(clamp: float | None) -> float:
+    """A clamp as a number: infinite for none."""
+    return math.inf if clamp is None else clamp
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,8 @@ class InnerLoop:
     """Step size of the inner loop (alpha, gamma_1)."""
     inner_steps: int = 5
     """Gradient steps K on the support set."""
-    inner_clamp: float = 10.0
-    """Bound on each element of an inner gradient."""
+    inner_clamp: float | None = 10.0
+    """Bound on each element of an inner gradient; none if not given."""
     order: Order = "second"
     """Whether the outer gradient passes through the inner gradients."""
     remat: bool = False
@@ -87,7 +92,7 @@ class InnerLoop:
             params,
             lr=self.inner_lr if lr is None else lr,
             steps=self.inner_steps,
-            clamp=self.inner_clamp if clamp is None else clamp,
+            clamp=bound(self.inner_clamp) if clamp is None else clamp,
             order=self.order,
             remat=self.remat,
             per_step=per_step,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpyro.distributions as dist
-from jax.scipy.special import ndtr
+from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 
@@ -150,10 +150,10 @@ class Prediction(eqx.Module):
 
         return jax.vmap(draw)(jr.split(key, num_draws))
 
-    def cdf(self, y: Float[Array, "... n dy"]) -> Float[Array, "... n dy"]:
+    def cdf(self, y: Float[Array, "n dy"]) -> Float[Array, "n dy"]:
         """Probability of a target at or below `y`, for each target on its own (normal outcomes)."""
         normal = self._normal()
-        return ndtr((y[..., None, :, :] - normal.loc) / normal.scale).mean(-3)
+        return ndtr((y[None] - normal.loc) / normal.scale).mean(0)
 
     def quantiles(self, levels: Float[Array, " l"]) -> Float[Array, "l n dy"]:
         """Where the mixture's distribution function reaches each level (normal outcomes).
@@ -161,18 +161,20 @@ class Prediction(eqx.Module):
         Bisection between the outermost component quantiles: 40 halvings end below float precision.
         """
         normal = self._normal()
-        steps = jax.scipy.special.ndtri(levels)[:, None, None, None] * normal.scale[None] + normal.loc[None]
-        low, high = steps.min(1), steps.max(1)
-        levels = levels[:, None, None]
 
-        def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = bracket
-            middle = (low + high) / 2
-            below = self.cdf(middle) < levels
-            return jnp.where(below, middle, low), jnp.where(below, high, middle)
+        def at(level: Float[Array, ""]) -> Float[Array, "n dy"]:
+            each = normal.loc + ndtri(level) * normal.scale
 
-        low, high = jax.lax.fori_loop(0, 40, halve, (low, high))
-        return (low + high) / 2
+            def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+                low, high = bracket
+                middle = (low + high) / 2
+                below = self.cdf(middle) < level
+                return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+            low, high = jax.lax.fori_loop(0, 40, halve, (each.min(0), each.max(0)))
+            return (low + high) / 2
+
+        return jax.vmap(at)(levels)
 
     def crps(self, y: Float[Array, "n dy"]) -> Float[Array, "n dy"]:
         """Continuous ranked probability score (normal outcomes), in closed form for a mixture of normals."""

@@ -4,14 +4,22 @@ import jax.numpy as jnp
 import jax.random as jr
 
 from stmaml.inner import InnerLoop
-from stmaml.methods import maml, metasgd, stmaml
+from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, stmaml
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import Examples, Task, TaskSpec
 
 INNER = InnerLoop(inner_lr=0.05, inner_steps=2)
 SMALL = {
+    "anp": neural_processes.ANPConfig(encoder=(8, 8), keys=(8, 8), num_heads=2, decoder=(8, 8), z_size=4),
+    "arml": arml.Config(hidden=(8, 8), sample_size=8, code_size=8, inner=INNER),
+    "bmaml": bmaml.Config(hidden=(8, 8), num_particles=3, inner=INNER),
+    "cnp": neural_processes.CNPConfig(encoder=(8, 8), decoder=(8, 8)),
+    "hsml": hsml.Config(hidden=(8, 8), sample_size=8, code_size=8, inner=INNER),
     "maml": maml.Config(hidden=(8, 8), inner=INNER),
     "meta-sgd": metasgd.Config(hidden=(8, 8), inner=INNER),
+    "mmaml": mmaml.Config(hidden=(8, 8), encoder=(8, 8), inner=INNER),
+    "np": neural_processes.NPConfig(encoder=(8, 8), decoder=(8, 8), z_size=4, deterministic=True),
+    "platipus": platipus.Config(hidden=(8, 8), inner=INNER),
     "st-maml": stmaml.Config(hidden=(8, 8), encoder=(8, 8), z_size=4, h_size=3, inner=INNER),
 }
 

@@ -1,10 +1,18 @@
 """The methods, by the names the command line uses."""
 
-from stmaml.methods import maml, metasgd, stmaml
+from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, stmaml
 from stmaml.methods.base import MethodConfig
 
 METHODS: dict[str, type[MethodConfig]] = {
+    "anp": neural_processes.ANPConfig,
+    "arml": arml.Config,
+    "bmaml": bmaml.Config,
+    "cnp": neural_processes.CNPConfig,
+    "hsml": hsml.Config,
     "maml": maml.Config,
     "meta-sgd": metasgd.Config,
+    "mmaml": mmaml.Config,
+    "np": neural_processes.NPConfig,
+    "platipus": platipus.Config,
     "st-maml": stmaml.Config,
 }

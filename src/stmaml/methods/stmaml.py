@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.inner import InnerLoop
+from stmaml.inner import InnerLoop, bound
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
 from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, pairs, sample_predictors
 from stmaml.nets.layers import MLP
@@ -59,8 +59,8 @@ class Config:
     """Draw z anew in each inner step (for `mean`, where h and the gate follow z)."""
     code_lr: float | None = None
     """Inner step size of h, gate logits or the mean of z; that of the weights if not given."""
-    code_clamp: float = 10.0
-    """Bound on each element of their inner gradient."""
+    code_clamp: float | None = 10.0
+    """Bound on each element of their inner gradient; none if not given."""
     std_form: StdForm = "softplus"
     """How sigma is made positive."""
     kl_weight: float = 1.0
@@ -158,7 +158,7 @@ class STMAML(AbstractMetaLearner):
         eps = self._noise(d_z, key=key)
         rate = self.settings.inner.inner_lr if self.settings.code_lr is None else self.settings.code_lr
         rates = (self.settings.inner.inner_lr, rate)
-        clamps = (self.settings.inner.inner_clamp, self.settings.code_clamp)
+        clamps = (bound(self.settings.inner.inner_clamp), bound(self.settings.code_clamp))
         start = self._start(d_z, eps[0], support)
 
         def knowledge(params: tuple, eps: Float[Array, " z"]) -> Knowledge:

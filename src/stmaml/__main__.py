@@ -1,0 +1,5 @@
+"""`python -m stmaml` is the command `stmaml`."""
+
+from stmaml.cli import main
+
+main()

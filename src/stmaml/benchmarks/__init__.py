@@ -1,0 +1,8 @@
+"""The benchmarks, by the names the command line uses."""
+
+from stmaml.benchmarks import regression2d
+from stmaml.benchmarks.base import BenchmarkConfig
+
+BENCHMARKS: dict[str, type[BenchmarkConfig]] = {
+    "regression2d": regression2d.Config,
+}

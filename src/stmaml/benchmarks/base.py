@@ -1,0 +1,174 @@
+"""Where tasks come from: sources, the three of a benchmark, and frozen sets of test tasks."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stmaml.errors import SourceError
+from stmaml.tasks import Examples, Scaling, TaskBatch, TaskSpec
+
+
+@runtime_checkable
+class TaskSource(Protocol):
+    """An endless supply of tasks. Stateless: the same key gives the same tasks.
+
+    A source that is an `eqx.Module` is sampled on the device, inside the compiled training step; any other object is
+    called on the host.
+    """
+
+    @property
+    def spec(self) -> TaskSpec:
+        """What its tasks look like."""
+        ...
+
+    def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
+        """`num_tasks` tasks, all of the same shape."""
+        ...
+
+
+class BenchmarkConfig(Protocol):
+    """The settings of a benchmark: a frozen dataclass that builds its sources."""
+
+    def build(self) -> "Benchmark":
+        """The sources behind these settings."""
+        ...
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Training, validation and test tasks of one kind."""
+
+    train: TaskSource
+    val: TaskSource
+    test: TaskSource
+    families: tuple[str, ...]
+    """Names of what `TaskBatch.family` counts."""
+    scaling: Scaling
+    """Means and spreads over training tasks, for methods that standardise."""
+    test_name: str
+    """What kind of tasks `test` gives: the first part of a frozen set's name."""
+    showcases: tuple["Showcase", ...] = ()
+    """Tasks for figures."""
+
+
+@dataclass(frozen=True)
+class Showcase:
+    """A task to be drawn: its support, and the inputs and true values of a curve through it."""
+
+    name: str
+    support: Examples
+    x: Float[Array, "n *dx"]
+    truth: Float[Array, "n dy"]
+    axis: Float[Array, " n"]
+    """Where on the figure's horizontal axis each input stands."""
+
+
+class Pool(eqx.Module):
+    """A fixed number of tasks, from which whole tasks are drawn with replacement."""
+
+    batch: TaskBatch
+    spec: TaskSpec = eqx.field(static=True)
+
+    def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
+        """Tasks of the pool, uniformly."""
+        chosen = jr.randint(key, (num_tasks,), 0, self.batch.family.shape[0])
+        return jax.tree.map(lambda leaf: leaf[chosen], self.batch)
+
+
+@dataclass(frozen=True)
+class TaskSet:
+    """A frozen, named set of tasks, so that two runs are scored on the same ones."""
+
+    name: str
+    batch: TaskBatch
+    digest: str
+    """First 16 digits of the SHA-256 of all its numbers."""
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks in the set."""
+        return self.batch.family.shape[0]
+
+    def chunks(self, size: int) -> Iterator[TaskBatch]:
+        """The tasks in order, `size` at a time; the last chunk repeats its final task to keep the shape."""
+        for start in range(0, self.num_tasks, size):
+            rows = np.minimum(np.arange(start, start + size), self.num_tasks - 1)
+            yield jax.tree.map(lambda leaf, rows=rows: leaf[rows], self.batch)
+
+
+def freeze(source: TaskSource, num_tasks: int, *, seed: int, name: str) -> TaskSet:
+    """The first `num_tasks` tasks of `source` under `seed`.
+
+    Drawn in double precision on the CPU and rounded to single, so that the set, and its digest, are the same on any
+    hardware.
+    """
+    with jax.default_device(jax.devices("cpu")[0]), jax.enable_x64(True):
+        drawn = source.sample(num_tasks, key=jr.key(seed))
+        batch = jax.tree.map(_single, drawn)
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(batch):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return TaskSet(f"{name}/seed-{seed}/tasks-{num_tasks}", batch, digest.hexdigest()[:16])
+
+
+def _single(leaf: jax.Array) -> np.ndarray:
+    array = np.asarray(leaf)
+    return array.astype(np.float32 if np.issubdtype(array.dtype, np.floating) else np.int32)
+
+
+def check_batch(batch: TaskBatch, spec: TaskSpec) -> None:
+    """Raises SourceError if a batch does not fit `spec` or holds numbers that cannot be learnt from."""
+    for part, examples in (("support", batch.tasks.support), ("query", batch.tasks.query)):
+        x, y, weight = (np.asarray(a) for a in (examples.x, examples.y, examples.weight))
+        if weight.ndim != 2 or x.shape != (*weight.shape, *spec.x_shape):
+            raise SourceError(
+                f"the {part} inputs have shape {x.shape}; expected (tasks, examples, {_dims(spec.x_shape)}) with "
+                f"weights of shape (tasks, examples), and the weights have {weight.shape}. Make them agree with spec."
+            )
+        y_shape = weight.shape if spec.target == "class" else (*weight.shape, spec.y_size)
+        if y.shape != y_shape:
+            raise SourceError(f"the {part} targets have shape {y.shape}; expected {y_shape} from spec.")
+        real = weight > 0
+        for what, values in (("inputs", x), ("targets", y)):
+            if not np.isfinite(values[real]).all():
+                task = int(np.argwhere(~np.isfinite(values.reshape(*weight.shape, -1)).all(-1) & real)[0][0])
+                raise SourceError(
+                    f"the {part} {what} of task {task} hold NaN or infinity. Drop or fill those rows, or give them "
+                    "weight 0 and a finite number."
+                )
+        if part == "query" and not real.any(1).all():
+            raise SourceError(f"task {int(np.argmin(real.any(1)))} has an empty query set; give it at least one row.")
+        if spec.target == "class" and real.any() and not (y[real].min() >= 0 and y[real].max() < spec.y_size):
+            raise SourceError(
+                f"the {part} classes must be 0 to {spec.y_size - 1}; found {y[real].min()} to {y[real].max()}."
+            )
+    if not (np.asarray(batch.tasks.support.weight) > 0).any():
+        raise SourceError("every support set of the batch is empty; a method needs labelled examples to learn from.")
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return ", ".join(str(extent) for extent in shape)
+
+
+def measure_scaling(source: TaskSource, *, num_tasks: int = 2000, seed: int = 0) -> Scaling:
+    """Means and standard deviations of inputs and targets over tasks of `source`."""
+    batch = source.sample(num_tasks, key=jr.key(seed))
+    examples = batch.tasks.query
+    real = np.asarray(examples.weight) > 0
+
+    def moments(values: jax.Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        rows = np.asarray(values)[real].reshape(real.sum(), -1)
+        std = rows.std(0)
+        return tuple(rows.mean(0).tolist()), tuple(np.where(std > 1e-6, std, 1.0).tolist())
+
+    x_mean, x_std = moments(examples.x)
+    y_mean, y_std = moments(jnp.asarray(examples.y, dtype=float))
+    return Scaling(x_mean, x_std, y_mean, y_std)

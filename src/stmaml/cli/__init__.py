@@ -1,0 +1,68 @@
+"""The command `stmaml`. This file imports nothing heavy, so that help answers at once."""
+
+import difflib
+import importlib
+import sys
+from importlib.metadata import version
+
+COMMANDS = {
+    "list": "show methods, benchmarks and presets",
+    "train": "meta-train a method on a benchmark",
+    "evaluate": "score a run on frozen test tasks",
+    "report": "tables and figures of one or more runs",
+    "floor": "compute the Bayes limit of a synthetic benchmark",
+}
+HELP = """usage: stmaml COMMAND ...
+
+Few-shot learning on heterogeneous, ambiguous tasks.
+
+commands:
+{commands}
+
+'stmaml COMMAND --help' tells more about each.
+
+  stmaml train regression2d --method st-maml --steps 5000 --run runs/first
+  stmaml evaluate runs/first
+  stmaml report runs/first
+"""
+
+
+def main() -> None:
+    """Runs the command named by the first argument."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP.format(commands="\n".join(f"  {name:10} {text}" for name, text in COMMANDS.items())))
+        return
+    if arguments[0] == "--version":
+        print(version("stmaml"))
+        return
+    if arguments[0] not in COMMANDS:
+        fail(f"there is no command '{arguments[0]}'. {nearest(arguments[0], list(COMMANDS))}")
+    _run(arguments[0], arguments[1:])
+
+
+def _run(command: str, arguments: list[str]) -> None:
+    from stmaml.errors import StmamlError
+
+    module = importlib.import_module(f"stmaml.cli.{command}")
+    try:
+        module.main(arguments)
+    except StmamlError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        print("\nstopped.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+
+
+def fail(message: str, code: int = 2) -> None:
+    """Says what is wrong and exits."""
+    print(f"stmaml: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """The known names most like a misspelt one, as a sentence."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"Did you mean {' or '.join(close)}?" if close else f"Choose one of: {', '.join(known)}."

@@ -1,0 +1,85 @@
+"""`stmaml evaluate`."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from stmaml.benchmarks.floors import find_floor
+from stmaml.experiments import EvaluateConfig, evaluate_run
+from stmaml.metrics import summarise_seeds
+from stmaml.runs import find_runs
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score a run on frozen test tasks, and save the scores of each task in the run folder."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run, or of several seeds."""
+    config: EvaluateConfig = field(default_factory=EvaluateConfig)
+    json: bool = False
+    """Print one JSON object instead of tables."""
+
+
+def main(arguments: list[str]) -> None:
+    """Evaluates and prints."""
+    flags = tyro.cli(Evaluate, args=arguments, prog="stmaml evaluate", config=(tyro.conf.OmitArgPrefixes,))
+    runs = find_runs(flags.run)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("evaluating", total=len(runs) * flags.config.tasks)
+        summaries = []
+        for i, run in enumerate(runs):
+            start = i * flags.config.tasks
+            summaries.append(
+                evaluate_run(
+                    run, flags.config, on_progress=lambda n, start=start: bar.update(task, completed=start + n)
+                )
+            )
+    result = summaries[0] if len(summaries) == 1 else _over_seeds(summaries)
+    if flags.json:
+        print(json.dumps(result, indent=2))
+    else:
+        _show(result)
+
+
+def _over_seeds(summaries: list[dict[str, Any]]) -> dict[str, Any]:
+    """One summary of several seeds, with intervals over seeds."""
+
+    def pool(parts: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+        return {name: summarise_seeds(np.array([part[name]["mean"] for part in parts])) for name in parts[0]}
+
+    families = {f: pool([s["families"][f] for s in summaries]) for f in summaries[0]["families"]}
+    seeds = [summary["seed"] for summary in summaries]
+    shared = {name: value for name, value in summaries[0].items() if name not in ("seed", "metrics", "families")}
+    return {**shared, "seeds": seeds, "metrics": pool([s["metrics"] for s in summaries]), "families": families}
+
+
+def _show(result: dict[str, Any]) -> None:
+    console = Console()
+    title = (
+        f"{result['method']} on {result['task_set']}, {result['samples']} samples a task (digest {result['digest']})"
+    )
+    console.print(title, markup=False)
+    names = list(result["metrics"])
+    table = Table("", *names, box=SIMPLE, padding=(0, 1))
+    for family, metrics in {**result["families"], "all": result["metrics"]}.items():
+        table.add_row(
+            family, *(_number(metrics[name]) for name in names), end_section=family == list(result["families"])[-1]
+        )
+    if (floor := find_floor(result["task_set"])) is not None:
+        table.add_row("Bayes limit", *(_number(floor["metrics"][n]) if n in floor["metrics"] else "" for n in names))
+    console.print(table)
+    over = "seeds" if "seeds" in result else "tasks"
+    console.print(f"mean ± half-width of the 95 % interval over {over}")
+
+
+def _number(summary: dict[str, float]) -> str:
+    return f"{summary['mean']:.2f}±{summary['ci95']:.2f}"

@@ -1,0 +1,195 @@
+"""`stmaml train`."""
+
+import argparse
+import dataclasses
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from stmaml.benchmarks import BENCHMARKS
+from stmaml.cli import fail, nearest
+from stmaml.cli.progress import TrainingBar
+from stmaml.errors import SettingError
+from stmaml.experiments import create_runs, load_experiment, train_runs
+from stmaml.methods import METHODS
+from stmaml.recipes import Experiment, Modelling, presets, recipe
+from stmaml.runs import Run, find_runs
+from stmaml.training import Diverged, Interrupted, Observer, TrainConfig
+
+
+def main(arguments: list[str]) -> None:
+    """Trains a new run, or goes on with one."""
+    first = _first_words(arguments)
+    if first.resume is not None:
+        flags = tyro.cli(Resume, args=arguments, prog="stmaml train")
+        runs = find_runs(flags.resume)
+        _train(runs, tensorboard=flags.tensorboard)
+        return
+    if first.benchmark is None:
+        if "-h" in arguments or "--help" in arguments:
+            print(USAGE)
+            return
+        fail(
+            f"train needs a benchmark: {', '.join(BENCHMARKS)}. For example: stmaml train regression2d --method st-maml"
+        )
+    _check_name("benchmark", first.benchmark, list(BENCHMARKS))
+    _check_name("method", first.method, list(METHODS))
+    known = presets(first.benchmark, first.method)
+    _check_name("preset", first.preset or known[0], known)
+    chosen = recipe(first.benchmark, first.method, first.preset or known[0])
+    flags: Any = tyro.cli(
+        _flags_for(chosen),
+        args=arguments,
+        prog="stmaml train",
+        description=f"Meta-train {chosen.method} on {chosen.benchmark}, starting from preset '{chosen.preset}'.",
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    if flags.seeds < 1:
+        raise SettingError(f"--seeds must be at least 1; got {flags.seeds}.")
+    experiment = Experiment(
+        chosen.benchmark, chosen.method, chosen.preset, flags.task, flags.learner, flags.modelling, flags.training
+    )
+    folder = flags.run or Path("runs") / f"{chosen.benchmark}-{chosen.method}-{chosen.preset}-{flags.seed}"
+    seeds = list(range(flags.seed, flags.seed + flags.seeds))
+    _train(create_runs(experiment, folder, seeds, force=flags.force), tensorboard=flags.tensorboard)
+
+
+USAGE = """usage: stmaml train BENCHMARK --method NAME [--preset NAME] [--steps N] [--seed N] [--run DIR] ...
+       stmaml train --resume RUN
+
+Every setting of the benchmark, the method and the training is a flag; with a benchmark and a method named, --help
+lists them all:
+
+  stmaml train regression2d --method st-maml --help
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Go on with a run from its newest checkpoint, to the same end as if it had never stopped."""
+
+    resume: Path
+    """Folder of the run, or of several seeds."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files."""
+
+
+def _first_words(arguments: list[str]) -> argparse.Namespace:
+    """The words that decide which flags there are."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("benchmark", nargs="?")
+    parser.add_argument("--method", default="st-maml")
+    parser.add_argument("--preset")
+    parser.add_argument("--resume")
+    head = arguments[:1] if arguments and not arguments[0].startswith("-") else []
+    try:
+        return parser.parse_known_args(head + _pick(arguments, "--method", "--preset", "--resume"))[0]
+    except argparse.ArgumentError as error:
+        raise SettingError(f"{error}.") from error
+
+
+def _pick(arguments: list[str], *names: str) -> list[str]:
+    """Only these flags, with their values."""
+    picked: list[str] = []
+    for i, word in enumerate(arguments):
+        if word in names:
+            picked += arguments[i : i + 2]
+        elif any(word.startswith(f"{name}=") for name in names):
+            picked.append(word)
+    return picked
+
+
+def _check_name(kind: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        fail(f"there is no {kind} '{name}'. {nearest(name, known)}")
+
+
+def _flags_for(chosen: Experiment) -> type:
+    """A dataclass with one field for each group of settings, whose defaults are the recipe's."""
+
+    def option(default: Any, text: str, kind: Any) -> tuple[Any, Any]:
+        return Annotated[kind, tyro.conf.arg(help=text)], dataclasses.field(default=default)
+
+    fields = {
+        "benchmark": (tyro.conf.Positional[str], dataclasses.field()),
+        "method": option(chosen.method, "Method to train.", str),
+        "preset": option(chosen.preset, "Settings to start from.", str),
+        "run": option(None, "Folder for the run; below runs/ if not given.", Path | None),
+        "seed": option(0, "Seed of weights and tasks.", int),
+        "seeds": option(1, "Train this many seeds side by side, from --seed on.", int),
+        "force": option(False, "Replace a run that is already there.", bool),
+        "tensorboard": option(False, "Also write TensorBoard event files.", bool),
+        "task": (type(chosen.task), dataclasses.field(default=chosen.task)),
+        "learner": (type(chosen.learner), dataclasses.field(default=chosen.learner)),
+        "modelling": (Modelling, dataclasses.field(default=chosen.modelling)),
+        "training": (TrainConfig, dataclasses.field(default=chosen.training)),
+    }
+    return dataclasses.make_dataclass(
+        "Train", [(name, kind, spec) for name, (kind, spec) in fields.items()], frozen=True
+    )
+
+
+def _train(runs: list[Run], *, tensorboard: bool) -> None:
+    experiment = load_experiment(runs[0])
+    console = Console(stderr=True)
+    folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
+    where = f"{experiment.method} on {experiment.benchmark} -> {folder}"
+    try:
+        with _stop_requests() as stop, TrainingBar(console, experiment.training, where) as bar:
+            observers: tuple[Observer, ...] = (bar, *_tensorboard(runs if tensorboard else []))
+            train_runs(runs, observers=observers, should_stop=stop.requested)
+    except Interrupted as error:
+        console.print(f"stopped at step {error.step}, state saved. Go on with: stmaml train --resume {folder}")
+        sys.exit(128 + stop.signal)
+    except Diverged as error:
+        saved = runs[error.seed_index].checkpoint_steps()
+        last = f"The last good checkpoint is step {saved[-1]}." if saved else "No checkpoint was saved yet."
+        fail(
+            f"{error} in {runs[error.seed_index].folder}. {last} "
+            "Try a smaller --inner-lr or --outer-lr, a smaller --inner-clamp, or --on-divergence rollback.",
+            code=3,
+        )
+    console.print(f"trained. Next: stmaml evaluate {folder}")
+
+
+class _Stop:
+    """Remembers that the user or the system asked to stop."""
+
+    signal = 0
+
+    def requested(self) -> bool:
+        """Whether a stop was asked for."""
+        return self.signal != 0
+
+
+@contextmanager
+def _stop_requests() -> Iterator[_Stop]:
+    """Ctrl-C and SIGTERM ask for a stop at the next safe point; a second one ends the program at once."""
+    stop = _Stop()
+
+    def handle(number: int, frame: object) -> None:
+        if stop.requested():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        stop.signal = number
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tensorboard(runs: list[Run]) -> list[Observer]:
+    if not runs:
+        return []
+    from stmaml.cli.tensorboard import EventFiles
+
+    return [EventFiles(runs)]

@@ -1,0 +1,295 @@
+"""From settings to a run folder and back: train, resume, load, evaluate."""
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.random as jr
+import numpy as np
+
+from stmaml.benchmarks import BENCHMARKS
+from stmaml.benchmarks.base import Benchmark, TaskSet, freeze
+from stmaml.errors import RunError, SettingError
+from stmaml.evaluation import Scores, evaluate, trace
+from stmaml.methods import METHODS
+from stmaml.methods.base import AbstractMetaLearner
+from stmaml.methods.standardised import Standardised
+from stmaml.recipes import Experiment, Modelling
+from stmaml.runs import Run, from_dict, newest_common_checkpoint
+from stmaml.training import Observer, State, TrainConfig, fit, initial_state, unbundle
+
+VAL_SEED = 1
+TEST_SEED = 2
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """What to evaluate on."""
+
+    tasks: int = 1000
+    """Test tasks."""
+    samples: int = 20
+    """Predictors sampled for each task; 1 is the paper's protocol."""
+    shots: int | None = None
+    """Labelled examples in a support set, if not as in training."""
+    noise: float | None = None
+    """Standard deviation of the target noise, if not as in training."""
+    inner_steps: int | None = None
+    """Gradient steps on the support set, if not as in training."""
+
+    def __post_init__(self):
+        for flag, value in (("--tasks", self.tasks), ("--samples", self.samples)):
+            if value < 1:
+                raise SettingError(f"{flag} must be at least 1; got {value}.")
+        if self.inner_steps is not None and self.inner_steps < 0:
+            raise SettingError(f"--inner-steps must be at least 0; got {self.inner_steps}.")
+
+
+class Recorder:
+    """Writes a run folder, one for each learner trained side by side, as training goes on."""
+
+    def __init__(self, runs: list[Run]):
+        """One run for each learner."""
+        self._runs = runs
+        self._began = time.monotonic()
+
+    def progress(self, step: int, logs: dict[str, np.ndarray]) -> None:
+        """A line in each log."""
+        for i, run in enumerate(self._runs):
+            values = {name: float(series[i]) for name, series in logs.items()}
+            run.append_log({"step": step, "seconds": round(time.monotonic() - self._began, 3), **values})
+
+    def validated(self, step: int, scores: list[dict[str, float]], improved: list[bool], state: State) -> None:
+        """A line in each log, and the weights where they are the best so far."""
+        for i, run in enumerate(self._runs):
+            run.append_log({"step": step, "validation": scores[i]})
+            if improved[i]:
+                run.save_learner(unbundle(state, len(self._runs))[i].learner)
+
+    def checkpoint(self, step: int, state: State) -> None:
+        """The state of each learner."""
+        for run, one in zip(self._runs, unbundle(state, len(self._runs)), strict=True):
+            run.save_checkpoint(step, one)
+
+    def rolled_back(self, step: int, to_step: int, seed_index: int, rate: float) -> None:
+        """A line in the log of the run that diverged."""
+        for run in self._runs:
+            run.trim_log(to_step)
+        self._runs[seed_index].append_log({"step": to_step, "diverged_at": step, "rate": rate})
+
+
+class Together:
+    """Several observers as one."""
+
+    def __init__(self, *observers: Observer):
+        """Told in this order."""
+        self._observers = observers
+
+    def progress(self, step: int, logs: dict[str, np.ndarray]) -> None:
+        """Tells all."""
+        for observer in self._observers:
+            observer.progress(step, logs)
+
+    def validated(self, step: int, scores: list[dict[str, float]], improved: list[bool], state: State) -> None:
+        """Tells all."""
+        for observer in self._observers:
+            observer.validated(step, scores, improved, state)
+
+    def checkpoint(self, step: int, state: State) -> None:
+        """Tells all."""
+        for observer in self._observers:
+            observer.checkpoint(step, state)
+
+    def rolled_back(self, step: int, to_step: int, seed_index: int, rate: float) -> None:
+        """Tells all."""
+        for observer in self._observers:
+            observer.rolled_back(step, to_step, seed_index, rate)
+
+
+def run_folders(folder: Path, seeds: list[int]) -> list[Run]:
+    """Where the runs go: the folder itself for one seed, a folder below it for each of several."""
+    return [Run(folder)] if len(seeds) == 1 else [Run(folder / f"seed-{seed}") for seed in seeds]
+
+
+def create_runs(experiment: Experiment, folder: Path, seeds: list[int], *, force: bool = False) -> list[Run]:
+    """The run folders of an experiment, with their settings written."""
+    runs = run_folders(folder, seeds)
+    for run, seed in zip(runs, seeds, strict=True):
+        run.create(_describe(experiment, seed), force=force)
+    return runs
+
+
+def train_runs(
+    runs: list[Run], *, observers: tuple[Observer, ...] = (), should_stop: Callable[[], bool] = lambda: False
+) -> list[AbstractMetaLearner]:
+    """Trains the runs side by side, from their newest checkpoint if they have one, and saves as it goes."""
+    experiment = load_experiment(runs[0])
+    benchmark = experiment.task.build()
+    keys = [jr.key(run.config()["seed"]) for run in runs]
+    init_keys, train_keys = zip(*(jr.split(key) for key in keys), strict=True)
+    learners = [experiment.build_learner(benchmark, key=key) for key in init_keys]
+    start = newest_common_checkpoint(runs, [initial_state(learner, experiment.training) for learner in learners])
+    for run in runs:
+        run.trim_log(start[0] if start else -1)
+    if start is not None and start[0] >= experiment.training.steps:
+        return [run.load_learner(learner) for run, learner in zip(runs, learners, strict=True)]
+    fit(
+        learners,
+        benchmark.train,
+        freeze(benchmark.val, experiment.training.val_tasks, seed=VAL_SEED, name=benchmark.test_name),
+        experiment.training,
+        keys=list(train_keys),
+        observer=Together(Recorder(runs), *observers),
+        start=start,
+        should_stop=should_stop,
+    )
+    return [run.load_learner(learner) for run, learner in zip(runs, learners, strict=True)]
+
+
+def load_experiment(run: Run) -> Experiment:
+    """The settings of a run."""
+    config = run.config()
+    try:
+        benchmark, method = config["benchmark"], config["method"]
+        return Experiment(
+            benchmark=benchmark["name"],
+            method=method["name"],
+            preset=method["preset"],
+            task=from_dict(BENCHMARKS[benchmark["name"]], benchmark["settings"]),
+            learner=from_dict(METHODS[method["name"]], method["settings"]),
+            modelling=from_dict(Modelling, config["modelling"]),
+            training=from_dict(TrainConfig, config["training"]),
+        )
+    except KeyError as error:
+        raise RunError(
+            f"{run.config_path} lacks or misnames {error}. Restore it from a copy, or train again."
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise RunError(
+            f"{run.config_path} has a setting that does not fit: {error} Restore it, or train again."
+        ) from error
+
+
+def load_run(folder: Path) -> tuple[Experiment, AbstractMetaLearner]:
+    """A run's settings and its best learner."""
+    return _load(Run(folder))
+
+
+def _load(run: Run) -> tuple[Experiment, AbstractMetaLearner]:
+    experiment = load_experiment(run)
+    like = experiment.build_learner(experiment.task.build(), key=jr.key(0))
+    return experiment, run.load_learner(like)
+
+
+def test_set(benchmark: Benchmark, num_tasks: int) -> TaskSet:
+    """The benchmark's frozen test tasks."""
+    return freeze(benchmark.test, num_tasks, seed=TEST_SEED, name=benchmark.test_name)
+
+
+def evaluate_run(
+    run: Run, config: EvaluateConfig, *, on_progress: Callable[[int], None] = lambda done: None
+) -> dict[str, Any]:
+    """Scores a run's learner on test tasks and saves summary, per-task scores and what its figures need."""
+    experiment, learner = _load(run)
+    task = _vary(experiment, config)
+    if config.inner_steps is not None:
+        learner = with_inner_steps(learner, config.inner_steps)
+    benchmark = task.build()
+    tasks = test_set(benchmark, config.tasks)
+    scores = evaluate(learner, tasks, num_samples=config.samples, key=jr.key(TEST_SEED), on_progress=on_progress)
+    summary = _summary(experiment, task, config, benchmark, scores, seed=run.config()["seed"])
+    name = _slug(task, config)
+    run.save_scores(name, summary, {**scores.values, "family": scores.family})
+    for showcase in benchmark.showcases if (config.shots, config.noise, config.inner_steps) == (None,) * 3 else ():
+        arrays = trace(learner, showcase, key=jr.key(TEST_SEED))
+        run.save_arrays(Path("curves") / f"{showcase.name}.npz", arrays)
+    return summary
+
+
+def with_inner_steps(learner: AbstractMetaLearner, steps: int) -> AbstractMetaLearner:
+    """The same learner with another number of inner steps."""
+    if isinstance(learner, Standardised):
+        return replace(learner, learner=with_inner_steps(learner.learner, steps))
+    settings: Any = getattr(learner, "settings", None)
+    if not hasattr(settings, "inner"):
+        raise SettingError(f"{type(learner).__name__} has no inner loop, so --inner-steps cannot change it.")
+    changed = replace(settings, inner=replace(settings.inner, inner_steps=steps))
+    return replace(learner, settings=changed)  # pyright: ignore[reportCallIssue]
+
+
+def _vary(experiment: Experiment, config: EvaluateConfig) -> Any:
+    """The benchmark's settings with the test-time changes applied."""
+    settings: Any = experiment.task
+    changes = {name: getattr(config, name) for name in ("shots", "noise") if getattr(config, name) is not None}
+    for name in changes:
+        if not hasattr(settings, name):
+            raise SettingError(f"{experiment.benchmark} has no --{name} to change at test time.")
+    if hasattr(settings, "min_shots"):
+        changes["min_shots"] = None
+    if hasattr(settings, "pool"):
+        changes["pool"] = None
+    return replace(settings, **changes)
+
+
+def _slug(task: Any, config: EvaluateConfig) -> str:
+    parts = [f"tasks{config.tasks}", f"samples{config.samples}"]
+    parts += [f"{name}{getattr(task, name):g}" for name in ("shots", "noise") if hasattr(task, name)]
+    if config.inner_steps is not None:
+        parts.append(f"inner{config.inner_steps}")
+    return "-".join(parts)
+
+
+def _summary(
+    experiment: Experiment, task: Any, config: EvaluateConfig, benchmark: Benchmark, scores: Scores, *, seed: int
+) -> dict[str, Any]:
+    return {
+        "benchmark": experiment.benchmark,
+        "method": experiment.method,
+        "preset": experiment.preset,
+        "seed": seed,
+        "tasks": config.tasks,
+        "samples": config.samples,
+        "task_set": scores.task_set,
+        "digest": scores.digest,
+        "settings": dataclasses.asdict(task),
+        "inner_steps": config.inner_steps,
+        "metrics": scores.summary(),
+        "families": scores.family_summary(benchmark.families),
+    }
+
+
+def _describe(experiment: Experiment, seed: int) -> dict[str, Any]:
+    """The settings of a run as JSON."""
+    packages = ("stmaml", "jax", "equinox", "optax", "numpyro", "numpy")
+    described = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        "seed": seed,
+        "benchmark": {"name": experiment.benchmark, "settings": dataclasses.asdict(experiment.task)},
+        "method": {
+            "name": experiment.method,
+            "preset": experiment.preset,
+            "settings": dataclasses.asdict(experiment.learner),
+        },
+        "modelling": dataclasses.asdict(experiment.modelling),
+        "training": dataclasses.asdict(experiment.training),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
+        "device": jax.devices()[0].device_kind,
+    }
+    return json.loads(json.dumps(described))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

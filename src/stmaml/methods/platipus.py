@@ -1,0 +1,107 @@
+"""PLATIPUS: Finn, Xu, Levine, "Probabilistic Model-Agnostic Meta-Learning", NeurIPS 2018.
+
+Departures: mu_theta starts from He's variance and both log standard deviations from one constant; `log_v_q` is the
+logarithm of a standard deviation, as `log_sigma_theta` is; inner gradients are clamped, those of the means of q and p
+too; the fit is a mean over the query set, so `kl_weight` is relative to one query example; several inner steps are
+allowed where the algorithm writes one.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stmaml.inner import InnerLoop
+from stmaml.likelihoods import AbstractLikelihood, likelihood_for
+from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, sample_predictors
+from stmaml.nets.learner import Learner
+from stmaml.nets.set_encoder import DiagonalNormal
+from stmaml.tasks import Examples, Task, TaskSpec
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of PLATIPUS."""
+
+    hidden: tuple[int, ...] = (40, 40)
+    """Widths of the network's hidden layers."""
+    start_log_std: float = -4.0
+    """Where the log standard deviations of p and q start, for every weight."""
+    start_gamma: float = 0.01
+    """Where the learned step sizes gamma_p and gamma_q start."""
+    mean_steps: int = 1
+    """Gradient steps from mu_theta to the mean of p and of q."""
+    kl_weight: float = 0.01
+    """Weight of KL(q || p), which is a sum over all weights."""
+    inner: InnerLoop = field(default_factory=InnerLoop)
+
+    def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "PLATIPUS":
+        """A fresh PLATIPUS for tasks like `spec`."""
+        likelihood = likelihood_for(spec)
+        mu_theta = Learner(spec.x_size, self.hidden, likelihood.raw_size, key=key)
+        num_weights = ravel_pytree(mu_theta)[0].size
+        return PLATIPUS(
+            mu_theta,
+            log_sigma_theta=jnp.full(num_weights, self.start_log_std),
+            log_v_q=jnp.full(num_weights, self.start_log_std),
+            gamma_p=jnp.array(self.start_gamma),
+            gamma_q=jnp.array(self.start_gamma),
+            likelihood=likelihood,
+            settings=self,
+        )
+
+
+class PLATIPUS(AbstractMetaLearner):
+    """MAML from a random initialisation theta, whose distribution follows from the task's data by gradient steps."""
+
+    mu_theta: Learner
+    log_sigma_theta: Float[Array, " w"]
+    log_v_q: Float[Array, " w"]
+    gamma_p: Float[Array, ""]
+    gamma_q: Float[Array, ""]
+    likelihood: AbstractLikelihood
+    settings: Config = eqx.field(static=True)
+
+    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+        """The query loss of weights fine-tuned from a draw of q(theta | query), plus KL(q || p)."""
+        q_theta, p_theta = self._posterior(task.query), self._prior(task.support)
+        phi = self._fine_tune(q_theta, task.support, key=key)
+        fit = self.likelihood.mean_objective(phi(task.query.x), task.query)
+        kl = q_theta.kl(p_theta).sum()
+        return fit + self.settings.kl_weight * kl, {"fit": fit, "kl": kl}
+
+    def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
+        """One fine-tuned network for each draw of theta from p(theta | support)."""
+        p_theta = self._prior(support)
+
+        def adapt_one(key: PRNGKeyArray) -> NetPredictor:
+            return NetPredictor(self._fine_tune(p_theta, support, key=key), self.likelihood)
+
+        return sample_predictors(adapt_one, num_samples=num_samples, key=key)
+
+    def _posterior(self, query: Examples) -> DiagonalNormal:
+        """q(theta | query) = N(mu_theta - gamma_q grad L(mu_theta, query), v_q)."""
+        return DiagonalNormal(self._mean(query, self.gamma_q), jnp.exp(self.log_v_q))
+
+    def _prior(self, support: Examples) -> DiagonalNormal:
+        """p(theta | support) = N(mu_theta - gamma_p grad L(mu_theta, support), sigma_theta)."""
+        return DiagonalNormal(self._mean(support, self.gamma_p), jnp.exp(self.log_sigma_theta))
+
+    def _mean(self, examples: Examples, gamma: Float[Array, ""]) -> Float[Array, " w"]:
+        steps = dataclasses.replace(self.settings.inner, inner_steps=self.settings.mean_steps)
+        return ravel_pytree(steps(self._loss_on(examples), self.mu_theta, lr=gamma))[0]
+
+    def _fine_tune(self, d_theta: DiagonalNormal, support: Examples, *, key: PRNGKeyArray) -> Learner:
+        """phi: a draw of theta after the inner loop."""
+        unravel = ravel_pytree(self.mu_theta)[1]
+        return self.settings.inner(self._loss_on(support), unravel(d_theta.sample(key=key)))
+
+    def _loss_on(self, examples: Examples) -> Callable[[Learner], Float[Array, ""]]:
+        def inner_loss(theta: Learner) -> Float[Array, ""]:
+            return self.likelihood.mean_objective(theta(examples.x), examples)
+
+        return inner_loss

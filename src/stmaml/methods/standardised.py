@@ -1,0 +1,60 @@
+"""Any method, on standardised inputs and targets."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, Metrics
+from stmaml.prediction import AbstractOutcome, NormalOutcome
+from stmaml.tasks import Examples, Scaling, Task
+
+
+class Standardised(AbstractMetaLearner):
+    """A learner that sees inputs and real targets of mean 0 and spread 1, and answers in the original units.
+
+    Its loss is in standardised units.
+    """
+
+    learner: AbstractMetaLearner
+    scaling: Scaling = eqx.field(static=True)
+    scale_targets: bool = eqx.field(static=True)
+    """Off for binary and class targets, which are not numbers to scale."""
+
+    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+        """The wrapped learner's loss on the scaled task."""
+        return self.learner.loss(Task(self._scale(task.support), self._scale(task.query)), key=key)
+
+    def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> "ScaledPredictor":
+        """The wrapped learner's predictors, in original units."""
+        predictors = self.learner.adapt(self._scale(support), num_samples=num_samples, key=key)
+        return ScaledPredictor(predictors, self.scaling)
+
+    def _scale(self, examples: Examples) -> Examples:
+        y = examples.y
+        if self.scale_targets:
+            y = (y - jnp.broadcast_to(jnp.array(self.scaling.y_mean), y.shape)) / jnp.broadcast_to(
+                jnp.array(self.scaling.y_std), y.shape
+            )
+        return Examples(_scale_inputs(examples.x, self.scaling), y, examples.weight)
+
+
+class ScaledPredictor(AbstractPredictor):
+    """A predictor of standardised targets from standardised inputs, seen from outside."""
+
+    predictor: AbstractPredictor
+    scaling: Scaling = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, "n *dx"]) -> AbstractOutcome:
+        """The outcome in original units."""
+        outcome = self.predictor(_scale_inputs(x, self.scaling))
+        if not isinstance(outcome, NormalOutcome):
+            return outcome
+        std = jnp.broadcast_to(jnp.array(self.scaling.y_std), outcome.loc.shape)
+        mean = jnp.broadcast_to(jnp.array(self.scaling.y_mean), outcome.loc.shape)
+        return NormalOutcome(mean + std * outcome.loc, std * outcome.scale)
+
+
+def _scale_inputs(x: Float[Array, "n *dx"], scaling: Scaling) -> Float[Array, "n *dx"]:
+    shape = x.shape[1:]
+    mean, std = (jnp.array(values).reshape(shape) for values in (scaling.x_mean, scaling.x_std))
+    return (x - jnp.broadcast_to(mean, x.shape)) / jnp.broadcast_to(std, x.shape)

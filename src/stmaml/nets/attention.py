@@ -1,0 +1,60 @@
+"""Attention over a weighted set."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from stmaml.nets.layers import Linear
+
+
+class MultiHeadAttention(eqx.Module):
+    """Scaled dot-product attention with several heads, whose answers are joined and mixed by `out`.
+
+    A row of weight w counts as w copies of itself: weight 0 is no row at all, and an empty set gives zeros.
+    """
+
+    query: Linear
+    key: Linear
+    value: Linear
+    out: Linear
+    num_heads: int = eqx.field(static=True)
+
+    def __init__(self, key_size: int, value_size: int, *, num_heads: int, key: PRNGKeyArray):
+        """Queries are as long as keys, answers as long as values. No biases: one on the keys would cancel."""
+        if key_size % num_heads or value_size % num_heads:
+            raise ValueError(
+                f"{num_heads} heads must divide the sizes of keys and values, which are {key_size} and {value_size}"
+            )
+        sizes = (key_size, key_size, value_size, value_size)
+        self.query, self.key, self.value, self.out = (
+            Linear(size, size, init="glorot", use_bias=False, key=k)
+            for size, k in zip(sizes, jr.split(key, 4), strict=True)
+        )
+        self.num_heads = num_heads
+
+    def __call__(
+        self,
+        queries: Float[Array, "q k"],
+        keys: Float[Array, "n k"],
+        values: Float[Array, "n v"],
+        weight: Float[Array, " n"],
+    ) -> Float[Array, "q v"]:
+        """For each query, a mean of the values whose keys are like it."""
+        q, k, v = self._split(self.query(queries)), self._split(self.key(keys)), self._split(self.value(values))
+        logits = jnp.einsum("qhd,nhd->hqn", q, k) / q.shape[-1] ** 0.5
+        answers = jnp.einsum("hqn,nhd->qhd", weighted_softmax(logits, weight), v)
+        return self.out(answers.reshape(queries.shape[0], -1))
+
+    def _split(self, rows: Float[Array, "n f"]) -> Float[Array, "n h d"]:
+        return rows.reshape(rows.shape[0], self.num_heads, -1)
+
+
+def weighted_softmax(logits: Float[Array, "*rest n"], weight: Float[Array, " n"]) -> Float[Array, "*rest n"]:
+    """Shares proportional to weight * exp(logits); all zero for an empty set."""
+    weight = jnp.broadcast_to(weight, logits.shape)
+    counts = weight > 0
+    log_weight = jnp.log(jnp.where(counts, weight, 1.0))
+    shares = jax.nn.softmax(jnp.where(counts, logits + log_weight, jnp.finfo(logits.dtype).min))
+    return jnp.where(counts, shares, 0.0)  # an empty set would get equal shares of its padding

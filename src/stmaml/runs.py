@@ -1,0 +1,302 @@
+"""The run folder: settings, log, checkpoints, weights and scores on disk, written so that a crash leaves them whole."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import types
+import typing
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from stmaml.errors import RunError
+
+FORMAT = 1
+KEPT_CHECKPOINTS = 2
+T = TypeVar("T")
+Tree = TypeVar("Tree", bound=PyTree)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Names and opens the files of a run folder."""
+
+    folder: Path
+
+    @property
+    def config_path(self) -> Path:
+        """Settings, versions, seed."""
+        return self.folder / "config.json"
+
+    @property
+    def log_path(self) -> Path:
+        """One JSON object a line: losses and validation scores by step."""
+        return self.folder / "log.jsonl"
+
+    @property
+    def learner_path(self) -> Path:
+        """Weights of the learner with the best validation score."""
+        return self.folder / "learner.npz"
+
+    @property
+    def scores_folder(self) -> Path:
+        """One summary (.json) and one table of per-task scores (.npz) for each evaluation."""
+        return self.folder / "scores"
+
+    def create(self, config: Mapping[str, Any], *, force: bool = False) -> None:
+        """Makes the folder and writes its settings; an existing run is only replaced with `force`."""
+        if self.config_path.exists() and not force:
+            raise RunError(
+                f"{self.folder} already holds a run. Continue it with 'stmaml train --resume {self.folder}', choose "
+                "another --run, or replace it with --force."
+            )
+        if self.folder.exists() and not self.folder.is_dir():
+            raise RunError(f"{self.folder} is a file, not a folder. Choose another --run.")
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for old in [self.learner_path, self.log_path, *self._checkpoints(), *self.scores_folder.glob("*")]:
+                old.unlink(missing_ok=True)
+        write_json(self.config_path, {"format": FORMAT, **config})
+
+    def config(self) -> dict[str, Any]:
+        """The settings the run was made with."""
+        if not self.folder.is_dir():
+            raise RunError(f"there is no run folder {self.folder}. 'stmaml train' makes one; check the path.")
+        if not self.config_path.exists():
+            raise RunError(
+                f"{self.folder} has no config.json, so it is not a run folder or was never fully made. Train again."
+            )
+        config = read_json(self.config_path)
+        if config.get("format") != FORMAT:
+            raise RunError(
+                f"{self.config_path} has format {config.get('format')}; this version of stmaml reads format {FORMAT}. "
+                "Use the version that made the run, or train again."
+            )
+        return config
+
+    def append_log(self, entry: Mapping[str, Any]) -> None:
+        """Adds a line to the log."""
+        with writing(self.log_path), self.log_path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def log(self) -> list[dict[str, Any]]:
+        """The log's entries; a last line cut short by a crash is left out."""
+        if not self.log_path.exists():
+            return []
+        entries = []
+        for line in self.log_path.read_text().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                entries.append(json.loads(line))
+        return entries
+
+    def trim_log(self, step: int) -> None:
+        """Drops log entries after `step`, which a resumed run will write again."""
+        kept = [json.dumps(entry) for entry in self.log() if entry.get("step", 0) <= step]
+        write_bytes(self.log_path, "".join(line + "\n" for line in kept).encode())
+
+    def save_checkpoint(self, step: int, state: PyTree) -> None:
+        """Writes the training state, then drops all but the newest checkpoints."""
+        save_arrays(self._checkpoint_path(step), state)
+        for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
+            old.unlink(missing_ok=True)
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps of the checkpoints on disk, oldest first."""
+        return [int(path.stem.removeprefix("step-")) for path in self._checkpoints()]
+
+    def load_checkpoint(self, step: int, like: Tree) -> Tree:
+        """The training state saved at `step`."""
+        return load_arrays(self._checkpoint_path(step), like)
+
+    def save_learner(self, learner: PyTree) -> None:
+        """Writes the weights."""
+        save_arrays(self.learner_path, learner)
+
+    def load_learner(self, like: Tree) -> Tree:
+        """Reads the weights into a learner of the same settings."""
+        if not self.learner_path.exists():
+            raise RunError(
+                f"{self.folder} has no learner.npz: its training has not reached a first validation. "
+                f"Continue it with 'stmaml train --resume {self.folder}'."
+            )
+        return load_arrays(self.learner_path, like)
+
+    def save_scores(self, name: str, summary: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Path:
+        """Writes an evaluation under `name`."""
+        write_bytes(self.scores_folder / f"{name}.npz", _npz_bytes(arrays))
+        write_json(self.scores_folder / f"{name}.json", summary)
+        return self.scores_folder / f"{name}.json"
+
+    def save_arrays(self, name: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes named arrays to a file of the run."""
+        write_bytes(self.folder / name, _npz_bytes(arrays))
+
+    def curves(self) -> dict[str, dict[str, np.ndarray]]:
+        """What figures of single tasks need, by the task's name."""
+        return {path.stem: read_npz(path) for path in sorted((self.folder / "curves").glob("*.npz"))}
+
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """The summaries of all evaluations, by name."""
+        return {path.stem: read_json(path) for path in sorted(self.scores_folder.glob("*.json"))}
+
+    def score_arrays(self, name: str) -> dict[str, np.ndarray]:
+        """The per-task arrays of an evaluation."""
+        return read_npz(self.scores_folder / f"{name}.npz")
+
+    def _checkpoint_path(self, step: int) -> Path:
+        return self.folder / "checkpoints" / f"step-{step:09d}.npz"
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.folder / "checkpoints").glob("step-*.npz"))
+
+
+def newest_common_checkpoint(runs: list[Run], likes: list[Tree]) -> tuple[int, list[Tree]] | None:
+    """The newest step at which every run has a whole checkpoint, with their states; None if none was saved yet."""
+    common = set.intersection(*(set(run.checkpoint_steps()) for run in runs))
+    damaged: RunError | None = None
+    for step in sorted(common, reverse=True):
+        try:
+            return step, [run.load_checkpoint(step, like) for run, like in zip(runs, likes, strict=True)]
+        except RunError as error:
+            damaged = error
+    if damaged is not None:
+        raise damaged
+    return None
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """The run in a folder, or the runs of several seeds below it."""
+    seeds = sorted(folder.glob("seed-*/config.json"), key=lambda path: int(path.parent.name.removeprefix("seed-")))
+    if seeds and not (folder / "config.json").exists():
+        return [Run(path.parent) for path in seeds]
+    return [Run(folder)]
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns the system's refusal to write into a RunError with advice."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"could not write {path}: {error.strerror or error}. What was saved before is whole. Free some space or "
+            "choose a folder you may write to, then resume."
+        ) from error
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replaces a file in one step: write beside it, flush to disk, rename. A crash leaves the old file or the new."""
+    partial = path.with_name(path.name + ".partial")
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """A JSON file people can read."""
+    write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RunError(f"{path} cannot be read ({error}). Restore it from a copy, or train again.") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path} holds {type(content).__name__}, not an object. Restore it from a copy, or train again.")
+    return content
+
+
+def save_arrays(path: Path, tree: PyTree) -> None:
+    """Every array of a tree, by its path in the tree, as .npz: no pickle, and a checksum for each array."""
+    write_bytes(path, _npz_bytes(_named(tree)))
+
+
+def load_arrays(path: Path, like: Tree) -> Tree:
+    """The arrays of a file in the shape of `like`."""
+    stored = read_npz(path)
+    wanted = _named(like)
+    if missing := sorted(set(wanted) ^ set(stored)):
+        raise RunError(
+            f"{path} does not fit these settings: {missing[0]} is in only one of them. It was made with other settings "
+            "or another version; train again."
+        )
+    for name, array in wanted.items():
+        if stored[name].shape != array.shape or stored[name].dtype != array.dtype:
+            raise RunError(
+                f"{path} does not fit these settings: {name} is {stored[name].dtype}{list(stored[name].shape)} there, "
+                f"{array.dtype}{list(array.shape)} here. It was made with other settings; train again."
+            )
+    arrays, rest = eqx.partition(like, eqx.is_array_like)
+    filled = jax.tree.unflatten(jax.tree.structure(arrays), [jax.numpy.asarray(stored[name]) for name in wanted])
+    return eqx.combine(filled, rest)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file, checked against their checksums."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise RunError(f"{path} is missing. Restore it from a copy, or train or evaluate again.") from error
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise RunError(
+            f"{path} is damaged or cut short ({error}). Restore it from a copy, or resume or train again."
+        ) from error
+
+
+def _npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def _named(tree: PyTree) -> dict[str, np.ndarray]:
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array_like))
+    return {jax.tree_util.keystr(path).lstrip("."): np.asarray(leaf) for path, leaf in leaves}
+
+
+def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
+    """A settings dataclass from the JSON it was written to."""
+    hints = typing.get_type_hints(cls)
+    names = {field.name for field in dataclasses.fields(typing.cast(Any, cls))}
+    if unknown := sorted(set(values) - names):
+        raise RunError(
+            f"the run has a setting '{unknown[0]}' that this version of stmaml does not know. Use the version that "
+            "made the run, or train again."
+        )
+    return cls(**{name: _revive(hints[name], value) for name, value in values.items()})
+
+
+def _revive(hint: Any, value: Any) -> Any:
+    """A JSON value as the type a field wants: dataclasses from objects, tuples from lists."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next((h for h in typing.get_args(hint) if h is not type(None)), hint)
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return from_dict(typing.cast(type, hint), value)
+    if typing.get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(value)
+    return value

@@ -1,0 +1,339 @@
+"""The one training loop: chunks of steps in one compiled scan, with tasks sampled inside it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from stmaml.benchmarks.base import TaskSet, TaskSource, check_batch
+from stmaml.errors import SettingError
+from stmaml.evaluation import evaluate
+from stmaml.methods.base import AbstractMetaLearner
+from stmaml.tasks import TaskBatch
+
+MAX_ROLLBACKS = 8
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of a training run."""
+
+    steps: int = 60_000
+    """Meta-steps."""
+    tasks_per_batch: int = 25
+    """Tasks m in a meta-step."""
+    outer_lr: float = 1e-3
+    """Adam's step size (gamma_2)."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """How the step size goes on: down to zero along a half cosine, or level."""
+    warmup: int = 0
+    """Steps over which the step size first rises from zero."""
+    clip_norm: float = 10.0
+    """Bound on the norm of the outer gradient."""
+    val_every: int = 1000
+    """Steps between validations; the learner with the best score is kept."""
+    val_tasks: int = 300
+    """Held-out tasks in a validation."""
+    val_samples: int = 1
+    """Predictors sampled for each of them."""
+    val_metric: str = "mse"
+    """The score that chooses, lower being better (accuracy: higher)."""
+    checkpoint_every: int = 2000
+    """Steps between checkpoints."""
+    steps_per_call: int = 100
+    """Steps in one compiled call; validations and checkpoints fall on its multiples."""
+    on_divergence: Literal["stop", "rollback"] = "stop"
+    """When a loss is not finite: stop, or go back to the last checkpoint and halve the step size."""
+
+    def __post_init__(self):
+        for name in (
+            "steps",
+            "tasks_per_batch",
+            "val_every",
+            "val_tasks",
+            "val_samples",
+            "checkpoint_every",
+            "steps_per_call",
+        ):
+            if getattr(self, name) < 1:
+                raise SettingError(f"--{name.replace('_', '-')} must be at least 1; got {getattr(self, name)}.")
+        for name in ("outer_lr", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise SettingError(f"--{name.replace('_', '-')} must be above 0; got {getattr(self, name)}.")
+
+
+class State(eqx.Module):
+    """All that a training run needs to go on: what a checkpoint holds."""
+
+    learner: AbstractMetaLearner
+    opt_state: PyTree
+    rate: Float[Array, ""]
+    """Factor on the step size; a rollback halves it."""
+    best: Float[Array, ""]
+    """Best validation score so far, as a loss."""
+
+
+class Diverged(Exception):
+    """Training produced a number that is not finite."""
+
+    def __init__(self, step: int, seed_index: int):
+        """`seed_index` counts the learners trained side by side."""
+        super().__init__(f"the loss is not finite from step {step} on")
+        self.step, self.seed_index = step, seed_index
+
+
+class Interrupted(Exception):
+    """Training was asked to stop; its state is saved."""
+
+    def __init__(self, step: int):
+        """`step` is where it can go on."""
+        super().__init__(f"stopped at step {step}")
+        self.step = step
+
+
+class Observer(Protocol):
+    """Who is told how training goes. All arrays have one entry a learner."""
+
+    def progress(self, step: int, logs: dict[str, np.ndarray]) -> None:
+        """After each chunk of steps: mean loss and metrics over the chunk."""
+        ...
+
+    def validated(self, step: int, scores: list[dict[str, float]], improved: list[bool], state: State) -> None:
+        """After each validation."""
+        ...
+
+    def checkpoint(self, step: int, state: State) -> None:
+        """When the state should be saved."""
+        ...
+
+    def rolled_back(self, step: int, to_step: int, seed_index: int, rate: float) -> None:
+        """After a divergence, before going on from `to_step`."""
+        ...
+
+
+class Silent:
+    """An observer that keeps nothing."""
+
+    def progress(self, step: int, logs: dict[str, np.ndarray]) -> None:
+        """Nothing."""
+
+    def validated(self, step: int, scores: list[dict[str, float]], improved: list[bool], state: State) -> None:
+        """Nothing."""
+
+    def checkpoint(self, step: int, state: State) -> None:
+        """Nothing."""
+
+    def rolled_back(self, step: int, to_step: int, seed_index: int, rate: float) -> None:
+        """Nothing."""
+
+
+def fit(
+    learners: list[AbstractMetaLearner],
+    source: TaskSource,
+    val: TaskSet,
+    config: TrainConfig,
+    *,
+    keys: list[PRNGKeyArray],
+    observer: Observer | None = None,
+    start: tuple[int, list[State]] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[AbstractMetaLearner]:
+    """The learners with the best validation scores. Several are trained side by side as one compiled program."""
+    loop = _Loop(source, val, config, keys, observer or Silent())
+    step, states = start or (0, [initial_state(learner, config) for learner in learners])
+    return loop.run(step, states, should_stop)
+
+
+def initial_state(learner: AbstractMetaLearner, config: TrainConfig) -> State:
+    """A state with no step taken."""
+    opt_state = _optimizer(config).init(eqx.filter(learner, eqx.is_inexact_array))
+    return State(learner, opt_state, jnp.array(1.0), jnp.array(jnp.inf))
+
+
+@dataclass
+class _Loop:
+    source: TaskSource
+    val: TaskSet
+    config: TrainConfig
+    keys: list[PRNGKeyArray]
+    observer: Observer
+
+    def run(self, step: int, states: list[State], should_stop: Callable[[], bool]) -> list[AbstractMetaLearner]:
+        config = self.config
+        check_batch(self.source.sample(min(config.tasks_per_batch, 64), key=self.keys[0]), self.source.spec)
+        best = [state.learner for state in states]
+        saved = (step, states)
+        rollbacks = 0
+        while step < config.steps:
+            count = min(config.steps_per_call, config.steps - step)
+            try:
+                states, logs = self._advance(states, step, count)
+            except Diverged as error:
+                rollbacks += 1
+                if config.on_divergence == "stop" or rollbacks > MAX_ROLLBACKS:
+                    raise
+                step, states = self._roll_back(error, saved)
+                continue
+            step += count
+            self.observer.progress(step, logs)
+            done = step == config.steps
+            if done or _passes(step, count, config.val_every):
+                states, best = self._validate(step, states, best)
+            if done or _passes(step, count, config.checkpoint_every) or should_stop():
+                self.observer.checkpoint(step, _bundle(states))
+                saved = (step, states)
+            if not done and should_stop():
+                raise Interrupted(step)
+        return best
+
+    def _advance(self, states: list[State], step: int, count: int) -> tuple[list[State], dict[str, np.ndarray]]:
+        """`count` more steps for every learner."""
+        on_device = isinstance(self.source, eqx.Module)
+        source = self.source if on_device else self._draw(step, count)
+        steps = step + jnp.arange(count)
+        if len(states) == 1:
+            state, (losses, logs, finite) = _run_steps(states[0], source, self.keys[0], steps, self.config)
+            states, losses, finite = [state], np.asarray(losses)[None], np.asarray(finite)[None]
+            logs = {name: np.asarray(values)[None] for name, values in logs.items()}
+        else:
+            bundle, (losses, logs, finite) = _run_many(
+                _bundle(states), source, jnp.stack(self.keys), steps, self.config
+            )
+            states = unbundle(bundle, len(states))
+        _check_finite(np.asarray(losses), np.asarray(finite), step)
+        return states, {"loss": np.asarray(losses).mean(1), **{k: np.asarray(v).mean(1) for k, v in logs.items()}}
+
+    def _draw(self, step: int, count: int) -> TaskBatch:
+        """Host-made batches for the coming steps, checked and stacked; the same ones for every learner."""
+        batches = []
+        for index in range(step, step + count):
+            batch = self.source.sample(self.config.tasks_per_batch, key=_data_key(self.keys[0], index))
+            check_batch(batch, self.source.spec)
+            batches.append(batch)
+        return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *batches)
+
+    def _validate(
+        self, step: int, states: list[State], best: list[AbstractMetaLearner]
+    ) -> tuple[list[State], list[AbstractMetaLearner]]:
+        scores, improved = [], []
+        for i, state in enumerate(states):
+            result = evaluate(
+                state.learner, self.val, num_samples=self.config.val_samples, key=jr.fold_in(self.keys[i], 1)
+            )
+            scores.append({name: summary["mean"] for name, summary in result.summary().items()})
+            as_loss = _as_loss(self.config.val_metric, scores[-1])
+            improved.append(bool(as_loss < state.best))
+            if improved[-1]:
+                best[i] = state.learner
+                states[i] = eqx.tree_at(lambda s: s.best, state, jnp.asarray(as_loss, dtype=state.best.dtype))
+        self.observer.validated(step, scores, improved, _bundle(states))
+        return states, best
+
+    def _roll_back(self, error: Diverged, saved: tuple[int, list[State]]) -> tuple[int, list[State]]:
+        """The last saved states, with the step size of the learner that diverged halved, there and for good."""
+        step, states = saved
+        i = error.seed_index
+        states[i] = eqx.tree_at(lambda s: s.rate, states[i], states[i].rate / 2)
+        self.observer.rolled_back(error.step, step, i, float(states[i].rate))
+        return step, list(states)
+
+
+def _as_loss(metric: str, scores: dict[str, float]) -> float:
+    if metric not in scores:
+        raise SettingError(
+            f"--val-metric {metric} is not scored on these tasks; choose one of {', '.join(sorted(scores))}."
+        )
+    return -scores[metric] if metric == "accuracy" else scores[metric]
+
+
+def _passes(step: int, count: int, every: int) -> bool:
+    """Whether a multiple of `every` lies in the `count` steps that end at `step`."""
+    return step // every > (step - count) // every
+
+
+def _check_finite(losses: Float[np.ndarray, "l n"], finite: Bool[np.ndarray, " l"], step: int) -> None:
+    bad = ~np.isfinite(losses)
+    for i in range(len(losses)):
+        if bad[i].any() or not finite[i]:
+            first = int(bad[i].argmax()) if bad[i].any() else losses.shape[1]
+            raise Diverged(step + first, i)
+
+
+def _bundle(states: list[State]) -> State:
+    """States of several learners as one, on a leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[eqx.filter(state, eqx.is_array) for state in states])
+
+
+def unbundle(bundle: State, count: int) -> list[State]:
+    """The opposite of `_bundle`."""
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], bundle) for i in range(count)]
+
+
+def _optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    if config.schedule == "cosine":
+        schedule = optax.warmup_cosine_decay_schedule(
+            0.0 if config.warmup else config.outer_lr,
+            config.outer_lr,
+            config.warmup,
+            max(config.steps, config.warmup + 1),
+        )
+    else:
+        schedule = optax.warmup_constant_schedule(
+            0.0 if config.warmup else config.outer_lr, config.outer_lr, config.warmup
+        )
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.adam(schedule))
+
+
+def _data_key(key: PRNGKeyArray, step: Any) -> PRNGKeyArray:
+    return jr.fold_in(jr.fold_in(key, 0), step)
+
+
+@eqx.filter_jit
+def _run_steps(
+    state: State, source: Any, key: PRNGKeyArray, steps: Int[Array, " n"], config: TrainConfig
+) -> tuple[State, tuple[Float[Array, " n"], dict[str, Float[Array, " n"]], Bool[Array, ""]]]:
+    """Every step of `steps` in turn. `source` is sampled inside, or holds one ready batch a step."""
+
+    def step(state: State, inputs: tuple[Int[Array, ""], TaskBatch | None]):
+        index, batch = inputs
+        data_key, loss_key = jr.split(_data_key(key, index))
+        if batch is None:
+            batch = source.sample(config.tasks_per_batch, key=data_key)
+        return meta_step(state, batch, config, key=loss_key)
+
+    batches = source if isinstance(source, TaskBatch) else None
+    state, (losses, logs) = jax.lax.scan(step, state, (steps, batches))
+    leaves = jax.tree.leaves(eqx.filter(state.learner, eqx.is_inexact_array))
+    finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+    return state, (losses, logs, finite)
+
+
+@eqx.filter_jit
+def _run_many(bundle: State, source: Any, keys: PRNGKeyArray, steps: Int[Array, " n"], config: TrainConfig):
+    run = eqx.filter_vmap(lambda state, key: _run_steps(state, source, key, steps, config))
+    return run(bundle, keys)
+
+
+def meta_step(
+    state: State, batch: TaskBatch, config: TrainConfig, *, key: PRNGKeyArray
+) -> tuple[State, tuple[Float[Array, ""], dict[str, Float[Array, ""]]]]:
+    """One step of Adam on the mean loss of a batch of tasks (Algorithm 1, line 12)."""
+
+    @eqx.filter_value_and_grad(has_aux=True)
+    def mean_loss(learner: AbstractMetaLearner):
+        keys = jr.split(key, batch.family.shape[0])
+        losses, metrics = jax.vmap(lambda task, key: learner.loss(task, key=key))(batch.tasks, keys)
+        return losses.mean(), {name: values.mean() for name, values in metrics.items()}
+
+    (loss, metrics), grads = mean_loss(state.learner)
+    updates, opt_state = _optimizer(config).update(grads, state.opt_state)
+    updates = jax.tree.map(lambda update: state.rate * update, updates)
+    learner = eqx.apply_updates(state.learner, updates)
+    return State(learner, opt_state, state.rate, state.best), (loss, metrics)
