@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ import jax.random as jr
 import numpy as np
 
 from stmaml.benchmarks import BENCHMARKS
-from stmaml.benchmarks.base import Benchmark, TaskSet, freeze
+from stmaml.benchmarks.base import Benchmark, TaskSet, TaskSource, freeze
 from stmaml.errors import RunError, SettingError
 from stmaml.evaluation import Scores, evaluate, trace
 from stmaml.methods import METHODS
-from stmaml.methods.base import AbstractMetaLearner
+from stmaml.methods.base import AbstractMetaLearner, MethodConfig
 from stmaml.methods.standardised import Standardised
-from stmaml.recipes import Experiment, Modelling
+from stmaml.recipes import Experiment, Modelling, build_learner
 from stmaml.runs import Run, from_dict, newest_common_checkpoint
+from stmaml.tasks import NoiseModel
 from stmaml.training import Observer, State, TrainConfig, fit, initial_state, unbundle
 
 VAL_SEED = 1
@@ -115,6 +117,34 @@ class Together:
             observer.rolled_back(step, to_step, seed_index, rate)
 
 
+def meta_train(
+    method: str | MethodConfig,
+    source: TaskSource,
+    *,
+    val: TaskSource | None = None,
+    standardise: bool = True,
+    noise_model: NoiseModel = "learned",
+    training: TrainConfig | None = None,
+    observer: Observer | None = None,
+    seed: int = 0,
+) -> AbstractMetaLearner:
+    """A learner meta-trained on the tasks of `source`, the one that did best on held-out tasks.
+
+    Args:
+        method: a name of METHODS, for its default settings, or the settings themselves.
+        val: where held-out tasks come from; by default `source` too, under another key.
+        standardise: scale inputs and real targets by their means and spreads over the tasks.
+        noise_model: how the spread of real targets is modelled (see TaskSpec.noise).
+    """
+    config = METHODS[method]() if isinstance(method, str) else method
+    training = training or TrainConfig(steps=5000, val_metric="nll")
+    init_key, train_key = jr.split(jr.key(seed))
+    benchmark = Benchmark(source, val or source, val or source, families=("all",), test_name="own")
+    learner = build_learner(config, benchmark, Modelling(standardise, noise_model), key=init_key)
+    held_out = freeze(benchmark.val, training.val_tasks, seed=VAL_SEED, name="own")
+    return fit([learner], source, held_out, training, keys=[train_key], observer=observer)[0]
+
+
 def run_folders(folder: Path, seeds: list[int]) -> list[Run]:
     """Where the runs go: the folder itself for one seed, a folder below it for each of several."""
     return [Run(folder)] if len(seeds) == 1 else [Run(folder / f"seed-{seed}") for seed in seeds]
@@ -123,6 +153,8 @@ def run_folders(folder: Path, seeds: list[int]) -> list[Run]:
 def create_runs(experiment: Experiment, folder: Path, seeds: list[int], *, force: bool = False) -> list[Run]:
     """The run folders of an experiment, with their settings written."""
     runs = run_folders(folder, seeds)
+    for run in () if force else runs:  # all or none
+        run.check_free()
     for run, seed in zip(runs, seeds, strict=True):
         run.create(_describe(experiment, seed), force=force)
     return runs
@@ -136,7 +168,7 @@ def train_runs(
     benchmark = experiment.task.build()
     keys = [jr.key(run.config()["seed"]) for run in runs]
     init_keys, train_keys = zip(*(jr.split(key) for key in keys), strict=True)
-    learners = [experiment.build_learner(benchmark, key=key) for key in init_keys]
+    learners = [build_learner(experiment.learner, benchmark, experiment.modelling, key=key) for key in init_keys]
     start = newest_common_checkpoint(runs, [initial_state(learner, experiment.training) for learner in learners])
     for run in runs:
         run.trim_log(start[0] if start else -1)
@@ -184,9 +216,18 @@ def load_run(folder: Path) -> tuple[Experiment, AbstractMetaLearner]:
     return _load(Run(folder))
 
 
+def load_pretrained(benchmark: str = "regression2d") -> AbstractMetaLearner:
+    """The ST-MAML that ships with the package for a benchmark, ready to adapt and predict."""
+    folder = Path(str(resources.files("stmaml").joinpath("pretrained"))) / benchmark
+    if not folder.is_dir():
+        known = ", ".join(sorted(path.name for path in folder.parent.iterdir() if path.is_dir()))
+        raise SettingError(f"no weights are shipped for '{benchmark}'; there are some for: {known}.")
+    return _load(Run(folder))[1]
+
+
 def _load(run: Run) -> tuple[Experiment, AbstractMetaLearner]:
     experiment = load_experiment(run)
-    like = experiment.build_learner(experiment.task.build(), key=jr.key(0))
+    like = build_learner(experiment.learner, experiment.task.build(), experiment.modelling, key=jr.key(0))
     return experiment, run.load_learner(like)
 
 
@@ -209,7 +250,7 @@ def evaluate_run(
     summary = _summary(experiment, task, config, benchmark, scores, seed=run.config()["seed"])
     name = _slug(task, config)
     run.save_scores(name, summary, {**scores.values, "family": scores.family})
-    for showcase in benchmark.showcases if (config.shots, config.noise, config.inner_steps) == (None,) * 3 else ():
+    for showcase in benchmark.showcases() if (config.shots, config.noise, config.inner_steps) == (None,) * 3 else ():
         arrays = trace(learner, showcase, key=jr.key(TEST_SEED))
         run.save_arrays(Path("curves") / f"{showcase.name}.npz", arrays)
     return summary

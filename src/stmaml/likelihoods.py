@@ -16,10 +16,15 @@ MIN_STD = 1e-3  # keeps log-densities finite when a task can be fitted exactly
 class AbstractLikelihood(eqx.Module):
     """Turns raw outputs into a distribution, and scores them against targets."""
 
-    raw_size: eqx.AbstractVar[int]
-    """Numbers a network must output for one input."""
-    code_size: eqx.AbstractVar[int]
-    """Numbers `encode` gives for one target."""
+    @property
+    @abc.abstractmethod
+    def raw_size(self) -> int:
+        """Numbers a network must output for one input."""
+
+    @property
+    @abc.abstractmethod
+    def code_size(self) -> int:
+        """Numbers `encode` gives for one target."""
 
     @abc.abstractmethod
     def outcome(self, raw: Float[Array, "n r"]) -> AbstractOutcome:

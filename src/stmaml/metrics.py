@@ -60,7 +60,7 @@ def summarise_seeds(means: Float[np.ndarray, " s"]) -> Summary:
     return {"mean": float(means.mean()), "ci95": half}
 
 
-def paired_difference(first: Float[np.ndarray, " m"], second: Float[np.ndarray, " m"]) -> Summary:
+def paired_difference(first: Float[np.ndarray, " m"], second: Float[np.ndarray, " k"]) -> Summary:
     """How much larger `first` is than `second` on the same tasks, with the interval of the difference itself."""
     if len(first) != len(second):
         raise ValueError(f"a paired comparison needs the same tasks; got {len(first)} and {len(second)} of them.")

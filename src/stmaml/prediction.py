@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpyro.distributions as dist
 from jax.scipy.special import ndtr, ndtri
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 
 class AbstractOutcome(eqx.Module):
@@ -48,7 +48,7 @@ class NormalOutcome(AbstractOutcome):
 
     def log_prob(self, y: Shaped[Array, "... dy"]) -> Float[Array, "..."]:
         """Sum over targets."""
-        return self.distribution().log_prob(y).sum(-1)
+        return jnp.asarray(self.distribution().log_prob(y)).sum(-1)
 
     def mean(self) -> Float[Array, "... dy"]:
         """The location."""
@@ -66,7 +66,7 @@ class BernoulliOutcome(AbstractOutcome):
 
     def distribution(self) -> dist.Distribution:
         """Independent Bernoullis."""
-        return dist.Bernoulli(logits=self.logits)
+        return dist.BernoulliLogits(self.logits)
 
     def log_prob(self, y: Shaped[Array, "... dy"]) -> Float[Array, "..."]:
         """Minus the binary cross-entropy, summed over targets."""
@@ -88,7 +88,7 @@ class CategoricalOutcome(AbstractOutcome):
 
     def distribution(self) -> dist.Distribution:
         """A categorical."""
-        return dist.Categorical(logits=self.logits)
+        return dist.CategoricalLogits(self.logits)
 
     def log_prob(self, y: Shaped[Array, "..."]) -> Float[Array, "..."]:
         """Log-probability of the class."""
@@ -165,7 +165,7 @@ class Prediction(eqx.Module):
         def at(level: Float[Array, ""]) -> Float[Array, "n dy"]:
             each = normal.loc + ndtri(level) * normal.scale
 
-            def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+            def halve(_: Int[Array, ""], bracket: tuple[Array, Array]) -> tuple[Array, Array]:
                 low, high = bracket
                 middle = (low + high) / 2
                 below = self.cdf(middle) < level

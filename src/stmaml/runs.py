@@ -8,6 +8,7 @@ import os
 import types
 import typing
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,18 @@ from stmaml.errors import RunError
 
 FORMAT = 1
 KEPT_CHECKPOINTS = 2
+# What NumPy and zipfile raise over a file with a wrong byte: they may take it for another kind, packed or encrypted.
+_DAMAGE = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    TypeError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 T = TypeVar("T")
 Tree = TypeVar("Tree", bound=PyTree)
 
@@ -51,18 +64,24 @@ class Run:
         """One summary (.json) and one table of per-task scores (.npz) for each evaluation."""
         return self.folder / "scores"
 
-    def create(self, config: Mapping[str, Any], *, force: bool = False) -> None:
-        """Makes the folder and writes its settings; an existing run is only replaced with `force`."""
-        if self.config_path.exists() and not force:
+    def check_free(self) -> None:
+        """Raises RunError if the folder already holds a run."""
+        if self.config_path.exists():
             raise RunError(
                 f"{self.folder} already holds a run. Continue it with 'stmaml train --resume {self.folder}', choose "
                 "another --run, or replace it with --force."
             )
+
+    def create(self, config: Mapping[str, Any], *, force: bool = False) -> None:
+        """Makes the folder and writes its settings; an existing run is only replaced with `force`."""
+        if not force:
+            self.check_free()
         if self.folder.exists() and not self.folder.is_dir():
             raise RunError(f"{self.folder} is a file, not a folder. Choose another --run.")
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            for old in [self.learner_path, self.log_path, *self._checkpoints(), *self.scores_folder.glob("*")]:
+            results = [*self.scores_folder.glob("*"), *self._curves()]
+            for old in [self.learner_path, self.log_path, *self._checkpoints(), *results]:
                 old.unlink(missing_ok=True)
         write_json(self.config_path, {"format": FORMAT, **config})
 
@@ -141,7 +160,7 @@ class Run:
 
     def curves(self) -> dict[str, dict[str, np.ndarray]]:
         """What figures of single tasks need, by the task's name."""
-        return {path.stem: read_npz(path) for path in sorted((self.folder / "curves").glob("*.npz"))}
+        return {path.stem: read_npz(path) for path in self._curves()}
 
     def scores(self) -> dict[str, dict[str, Any]]:
         """The summaries of all evaluations, by name."""
@@ -150,6 +169,9 @@ class Run:
     def score_arrays(self, name: str) -> dict[str, np.ndarray]:
         """The per-task arrays of an evaluation."""
         return read_npz(self.scores_folder / f"{name}.npz")
+
+    def _curves(self) -> list[Path]:
+        return sorted((self.folder / "curves").glob("*.npz"))
 
     def _checkpoint_path(self, step: int) -> Path:
         return self.folder / "checkpoints" / f"step-{step:09d}.npz"
@@ -258,11 +280,11 @@ def load_arrays(path: Path, like: Tree) -> Tree:
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of an .npz file, checked against their checksums."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise RunError(f"{path} is missing. Restore it from a copy, or train or evaluate again.") from error
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise RunError(
             f"{path} is damaged or cut short ({error}). Restore it from a copy, or resume or train again."
         ) from error

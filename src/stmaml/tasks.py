@@ -6,7 +6,7 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 NoiseModel = Literal["residual", "fixed", "learned", "predicted"]
 TargetKind = Literal["real", "binary", "class"]
@@ -43,6 +43,18 @@ class TaskBatch(eqx.Module):
     family: Int[Array, " m"]
     clean: Float[Array, "m q dy"] | None = None
     """Query targets without their noise, where the source knows them."""
+
+    @staticmethod
+    def of(
+        support_x: Float[ArrayLike, "m n *dx"],
+        support_y: Shaped[ArrayLike, "m n *dy"],
+        query_x: Float[ArrayLike, "m q *dx"],
+        query_y: Shaped[ArrayLike, "m q *dy"],
+    ) -> "TaskBatch":
+        """Tasks from plain arrays, all examples real and all tasks of one family."""
+        support = jax.vmap(Examples.of)(jnp.asarray(support_x), jnp.asarray(support_y))
+        query = jax.vmap(Examples.of)(jnp.asarray(query_x), jnp.asarray(query_y))
+        return TaskBatch(Task(support, query), jnp.zeros(support.weight.shape[0], dtype=int))
 
 
 @dataclass(frozen=True)

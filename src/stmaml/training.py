@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from stmaml.benchmarks.base import TaskSet, TaskSource, check_batch
 from stmaml.errors import SettingError
@@ -19,6 +19,7 @@ from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import TaskBatch
 
 MAX_ROLLBACKS = 8
+MAX_BYTES_AHEAD = 2**26
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Interrupted(Exception):
         self.step = step
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Who is told how training goes. All arrays have one entry a learner."""
 
@@ -152,9 +154,15 @@ def fit(
 
 
 def initial_state(learner: AbstractMetaLearner, config: TrainConfig) -> State:
-    """A state with no step taken."""
+    """A state with no step taken.
+
+    Weakly typed leaves, such as the logarithm of a Python float, are given their type: a step would do so anyway, and
+    the second chunk be compiled anew.
+    """
+    typed = jax.tree.map(lambda a: jnp.asarray(a, dtype=a.dtype), eqx.filter(learner, eqx.is_inexact_array))
+    learner = eqx.combine(typed, learner)
     opt_state = _optimizer(config).init(eqx.filter(learner, eqx.is_inexact_array))
-    return State(learner, opt_state, jnp.array(1.0), jnp.array(jnp.inf))
+    return State(learner, opt_state, jnp.array(1.0, dtype=float), jnp.array(jnp.inf, dtype=float))
 
 
 @dataclass
@@ -179,17 +187,18 @@ class _Loop:
                 rollbacks += 1
                 if config.on_divergence == "stop" or rollbacks > MAX_ROLLBACKS:
                     raise
-                step, states = self._roll_back(error, saved)
+                step, states = self._roll_back(error, saved, states)
                 continue
             step += count
             self.observer.progress(step, logs)
             done = step == config.steps
             if done or _passes(step, count, config.val_every):
                 states, best = self._validate(step, states, best)
-            if done or _passes(step, count, config.checkpoint_every) or should_stop():
+            stopping = should_stop()  # asked once: what is answered with Interrupted has been saved
+            if done or stopping or _passes(step, count, config.checkpoint_every):
                 self.observer.checkpoint(step, _bundle(states))
                 saved = (step, states)
-            if not done and should_stop():
+            if stopping and not done:
                 raise Interrupted(step)
         return best
 
@@ -214,7 +223,8 @@ class _Loop:
         """Host-made batches for the coming steps, checked and stacked; the same ones for every learner."""
         batches = []
         for index in range(step, step + count):
-            batch = self.source.sample(self.config.tasks_per_batch, key=_data_key(self.keys[0], index))
+            data_key, _ = jr.split(_data_key(self.keys[0], index))  # as in _run_steps: apart from the loss's key
+            batch = self.source.sample(self.config.tasks_per_batch, key=data_key)
             check_batch(batch, self.source.spec)
             batches.append(batch)
         return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *batches)
@@ -236,13 +246,18 @@ class _Loop:
         self.observer.validated(step, scores, improved, _bundle(states))
         return states, best
 
-    def _roll_back(self, error: Diverged, saved: tuple[int, list[State]]) -> tuple[int, list[State]]:
-        """The last saved states, with the step size of the learner that diverged halved, there and for good."""
+    def _roll_back(
+        self, error: Diverged, saved: tuple[int, list[State]], reached: list[State]
+    ) -> tuple[int, list[State]]:
+        """The last saved states, with the step size of the learner that diverged halved, there and for good.
+
+        The best validation scores stay those that were reached, as the learners that reached them do.
+        """
         step, states = saved
         i = error.seed_index
         states[i] = eqx.tree_at(lambda s: s.rate, states[i], states[i].rate / 2)
         self.observer.rolled_back(error.step, step, i, float(states[i].rate))
-        return step, list(states)
+        return step, [eqx.tree_at(lambda s: s.best, old, now.best) for old, now in zip(states, reached, strict=True)]
 
 
 def _as_loss(metric: str, scores: dict[str, float]) -> float:
@@ -288,7 +303,8 @@ def _optimizer(config: TrainConfig) -> optax.GradientTransformation:
         schedule = optax.warmup_constant_schedule(
             0.0 if config.warmup else config.outer_lr, config.outer_lr, config.warmup
         )
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.adam(schedule))
+    # One vector instead of many small arrays: fewer operations, which is what small networks wait for.
+    return optax.flatten(optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.adam(schedule)))
 
 
 def _data_key(key: PRNGKeyArray, step: Any) -> PRNGKeyArray:
@@ -301,22 +317,30 @@ def _run_steps(
 ) -> tuple[State, tuple[Float[Array, " n"], dict[str, Float[Array, " n"]], Bool[Array, ""]]]:
     """Every step of `steps` in turn. `source` is sampled inside, or holds one ready batch a step."""
 
-    def step(state: State, inputs: tuple[Int[Array, ""], TaskBatch | None]):
-        index, batch = inputs
-        data_key, loss_key = jr.split(_data_key(key, index))
+    data_keys, loss_keys = jax.vmap(lambda index: jr.split(_data_key(key, index)), out_axes=1)(steps)
+
+    def step(state: State, inputs: tuple[PRNGKeyArray, PRNGKeyArray, TaskBatch | None]):
+        data_key, loss_key, batch = inputs
         if batch is None:
             batch = source.sample(config.tasks_per_batch, key=data_key)
         return meta_step(state, batch, config, key=loss_key)
 
-    batches = source if isinstance(source, TaskBatch) else None
-    state, (losses, logs) = jax.lax.scan(step, state, (steps, batches))
+    batches = source if isinstance(source, TaskBatch) else _sample_ahead(source, data_keys, config)
+    state, (losses, logs) = jax.lax.scan(step, state, (data_keys, loss_keys, batches))
     leaves = jax.tree.leaves(eqx.filter(state.learner, eqx.is_inexact_array))
     finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
     return state, (losses, logs, finite)
 
 
+def _sample_ahead(source: Any, keys: Key[Array, " n"], config: TrainConfig) -> TaskBatch | None:
+    """The batches of all steps, drawn together in a third of the time; none where they would fill much memory."""
+    sample = jax.vmap(lambda key: source.sample(config.tasks_per_batch, key=key))
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(sample, keys)))
+    return sample(keys) if size <= MAX_BYTES_AHEAD else None
+
+
 @eqx.filter_jit
-def _run_many(bundle: State, source: Any, keys: PRNGKeyArray, steps: Int[Array, " n"], config: TrainConfig):
+def _run_many(bundle: State, source: Any, keys: Key[Array, " l"], steps: Int[Array, " n"], config: TrainConfig):
     run = eqx.filter_vmap(lambda state, key: _run_steps(state, source, key, steps, config))
     return run(bundle, keys)
 

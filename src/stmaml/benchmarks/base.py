@@ -1,16 +1,16 @@
 """Where tasks come from: sources, the three of a benchmark, and frozen sets of test tasks."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, Shaped
 
 from stmaml.errors import SourceError
 from stmaml.tasks import Examples, Scaling, TaskBatch, TaskSpec
@@ -34,8 +34,11 @@ class TaskSource(Protocol):
         ...
 
 
+@runtime_checkable
 class BenchmarkConfig(Protocol):
     """The settings of a benchmark: a frozen dataclass that builds its sources."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def build(self) -> "Benchmark":
         """The sources behind these settings."""
@@ -51,12 +54,15 @@ class Benchmark:
     test: TaskSource
     families: tuple[str, ...]
     """Names of what `TaskBatch.family` counts."""
-    scaling: Scaling
-    """Means and spreads over training tasks, for methods that standardise."""
     test_name: str
     """What kind of tasks `test` gives: the first part of a frozen set's name."""
-    showcases: tuple["Showcase", ...] = ()
-    """Tasks for figures."""
+    showcases: Callable[[], Sequence["Showcase"]] = tuple
+    """Tasks for figures, made when asked for."""
+
+    @cached_property
+    def scaling(self) -> Scaling:
+        """Means and spreads over training tasks, for methods that standardise."""
+        return measure_scaling(self.train)
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,8 @@ def freeze(source: TaskSource, num_tasks: int, *, seed: int, name: str) -> TaskS
     hardware.
     """
     with jax.default_device(jax.devices("cpu")[0]), jax.enable_x64(True):
-        drawn = source.sample(num_tasks, key=jr.key(seed))
+        sample = eqx.filter_jit(source.sample) if isinstance(source, eqx.Module) else source.sample
+        drawn = sample(num_tasks, key=jr.key(seed))
         batch = jax.tree.map(_single, drawn)
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(batch):
@@ -138,8 +145,9 @@ def check_batch(batch: TaskBatch, spec: TaskSpec) -> None:
             raise SourceError(f"the {part} targets have shape {y.shape}; expected {y_shape} from spec.")
         real = weight > 0
         for what, values in (("inputs", x), ("targets", y)):
-            if not np.isfinite(values[real]).all():
-                task = int(np.argwhere(~np.isfinite(values.reshape(*weight.shape, -1)).all(-1) & real)[0][0])
+            finite = np.isfinite(values).reshape(len(weight), -1).all(1)
+            if not finite.all():  # rows of weight 0 count too: zero times NaN is NaN
+                task = int(np.argmin(finite))
                 raise SourceError(
                     f"the {part} {what} of task {task} hold NaN or infinity. Drop or fill those rows, or give them "
                     "weight 0 and a finite number."
@@ -160,15 +168,14 @@ def _dims(shape: tuple[int, ...]) -> str:
 
 def measure_scaling(source: TaskSource, *, num_tasks: int = 2000, seed: int = 0) -> Scaling:
     """Means and standard deviations of inputs and targets over tasks of `source`."""
-    batch = source.sample(num_tasks, key=jr.key(seed))
-    examples = batch.tasks.query
+    examples = freeze(source, num_tasks, seed=seed, name="scaling").batch.tasks.query
     real = np.asarray(examples.weight) > 0
 
-    def moments(values: jax.Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        rows = np.asarray(values)[real].reshape(real.sum(), -1)
+    def moments(values: Shaped[ArrayLike, "m n *d"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        rows = np.asarray(values, dtype=float)[real].reshape(real.sum(), -1)
         std = rows.std(0)
         return tuple(rows.mean(0).tolist()), tuple(np.where(std > 1e-6, std, 1.0).tolist())
 
     x_mean, x_std = moments(examples.x)
-    y_mean, y_std = moments(jnp.asarray(examples.y, dtype=float))
+    y_mean, y_std = moments(examples.y)
     return Scaling(x_mean, x_std, y_mean, y_std)

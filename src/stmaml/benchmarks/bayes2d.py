@@ -32,13 +32,13 @@ class BayesScores:
 
 
 class _Sums(eqx.Module):
-    """Running sums over weighted draws, all relative to exp(`top`)."""
+    """Running sums over weighted draws, all relative to exp(`top`), of one task or of a batch of them."""
 
-    top: Float[Array, " m"]
-    weight: Float[Array, " m"]
-    squared_weight: Float[Array, " m"]
-    mean: Float[Array, "m q"]
-    density: Float[Array, "m q"]
+    top: Float[Array, "*m"]
+    weight: Float[Array, "*m"]
+    squared_weight: Float[Array, "*m"]
+    mean: Float[Array, "*m q"]
+    density: Float[Array, "*m q"]
 
 
 def bayes_scores(

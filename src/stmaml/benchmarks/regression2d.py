@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 
 import equinox as eqx
 import jax
@@ -10,9 +9,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stmaml.benchmarks.base import Benchmark, Pool, Showcase, freeze, measure_scaling
+from stmaml.benchmarks.base import Benchmark, Pool, Showcase, freeze
 from stmaml.errors import SettingError
-from stmaml.tasks import Examples, Scaling, Task, TaskBatch, TaskSpec, pad
+from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec, pad
 
 POOL_SEED = 10_000
 
@@ -98,9 +97,8 @@ class Config:
             val=held_out,
             test=held_out,
             families=tuple(family.name for family in FAMILIES),
-            scaling=_scaling(self.input_range),
             test_name=f"regression2d/range{low:g}..{high:g}/noise{self.noise:g}/shots{self.shots}/query{self.query_size}",
-            showcases=tuple(self._showcases()),
+            showcases=lambda: tuple(self._showcases()),
         )
 
     def _showcases(self) -> Iterator[Showcase]:
@@ -191,8 +189,3 @@ def showcase(settings: Config, family: int, *, key: PRNGKeyArray) -> Showcase:
         truth=evaluate_family(index, coefficients, grid)[:, None],
         axis=axis,
     )
-
-
-@cache
-def _scaling(input_range: tuple[float, float]) -> Scaling:
-    return measure_scaling(Curves(Config(input_range=input_range)))

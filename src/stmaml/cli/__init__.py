@@ -4,6 +4,7 @@ import difflib
 import importlib
 import sys
 from importlib.metadata import version
+from typing import NoReturn
 
 COMMANDS = {
     "list": "show methods, benchmarks and presets",
@@ -56,7 +57,7 @@ def _run(command: str, arguments: list[str]) -> None:
         sys.exit(141)
 
 
-def fail(message: str, code: int = 2) -> None:
+def fail(message: str, code: int = 2) -> NoReturn:
     """Says what is wrong and exits."""
     print(f"stmaml: {message}", file=sys.stderr)
     sys.exit(code)

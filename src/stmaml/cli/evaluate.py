@@ -33,7 +33,8 @@ def main(arguments: list[str]) -> None:
     """Evaluates and prints."""
     flags = tyro.cli(Evaluate, args=arguments, prog="stmaml evaluate", config=(tyro.conf.OmitArgPrefixes,))
     runs = find_runs(flags.run)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("evaluating", total=len(runs) * flags.config.tasks)
         summaries = []
         for i, run in enumerate(runs):
@@ -70,16 +71,13 @@ def _show(result: dict[str, Any]) -> None:
     console.print(title, markup=False)
     names = list(result["metrics"])
     table = Table("", *names, box=SIMPLE, padding=(0, 1))
-    for family, metrics in {**result["families"], "all": result["metrics"]}.items():
-        table.add_row(
-            family, *(_number(metrics[name]) for name in names), end_section=family == list(result["families"])[-1]
-        )
+    for family, metrics in result["families"].items():
+        table.add_row(family, *(f"{metrics[name]['mean']:.3f}" for name in names))
+    table.add_section()
+    table.add_row("all", *(f"{result['metrics'][name]['mean']:.3f}" for name in names))
+    table.add_row("  ± 95 %", *(f"{result['metrics'][name]['ci95']:.3f}" for name in names))
     if (floor := find_floor(result["task_set"])) is not None:
-        table.add_row("Bayes limit", *(_number(floor["metrics"][n]) if n in floor["metrics"] else "" for n in names))
+        known = floor["metrics"]
+        table.add_row("Bayes limit", *(f"{known[name]['mean']:.3f}" if name in known else "" for name in names))
     console.print(table)
-    over = "seeds" if "seeds" in result else "tasks"
-    console.print(f"mean ± half-width of the 95 % interval over {over}")
-
-
-def _number(summary: dict[str, float]) -> str:
-    return f"{summary['mean']:.2f}±{summary['ci95']:.2f}"
+    console.print(f"± is the half-width of the 95 % interval over {'seeds' if 'seeds' in result else 'tasks'}.")

@@ -41,6 +41,9 @@ def main(arguments: list[str]) -> None:
     _check_name("benchmark", first.benchmark, list(BENCHMARKS))
     _check_name("method", first.method, list(METHODS))
     known = presets(first.benchmark, first.method)
+    if not known:
+        able = ", ".join(method for method in METHODS if presets(first.benchmark, method))
+        fail(f"{first.method} has no settings for {first.benchmark}. Methods that have: {able}.")
     _check_name("preset", first.preset or known[0], known)
     chosen = recipe(first.benchmark, first.method, first.preset or known[0])
     flags: Any = tyro.cli(
@@ -140,8 +143,9 @@ def _train(runs: list[Run], *, tensorboard: bool) -> None:
     console = Console(stderr=True)
     folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
     where = f"{experiment.method} on {experiment.benchmark} -> {folder}"
+    stop = _Stop()
     try:
-        with _stop_requests() as stop, TrainingBar(console, experiment.training, where) as bar:
+        with _stop_requests(stop), TrainingBar(console, experiment.training, where) as bar:
             observers: tuple[Observer, ...] = (bar, *_tensorboard(runs if tensorboard else []))
             train_runs(runs, observers=observers, should_stop=stop.requested)
     except Interrupted as error:
@@ -169,9 +173,8 @@ class _Stop:
 
 
 @contextmanager
-def _stop_requests() -> Iterator[_Stop]:
+def _stop_requests(stop: _Stop) -> Iterator[None]:
     """Ctrl-C and SIGTERM ask for a stop at the next safe point; a second one ends the program at once."""
-    stop = _Stop()
 
     def handle(number: int, frame: object) -> None:
         if stop.requested():
@@ -181,7 +184,7 @@ def _stop_requests() -> Iterator[_Stop]:
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -46,8 +46,11 @@ class AbstractMetaLearner(eqx.Module):
         """
 
 
+@runtime_checkable
 class MethodConfig(Protocol):
     """The settings of a method: a frozen dataclass that builds its learner."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> AbstractMetaLearner:
         """A freshly initialised learner for tasks that look like `spec`."""

@@ -1,13 +1,14 @@
 """BMAML: Yoon, Kim, Dia, Kim, Bengio, Ahn, "Bayesian Model-Agnostic Meta-Learning", NeurIPS 2018.
 
 The log-posterior is a sum over examples, as in the paper, but a step moves by `inner_lr` times the SVGD direction
-divided by the number of examples: the posterior aimed at is the same, and the step neither grows with the shot count
-nor between follower and leader.
+divided by the number of examples: where the particles are heading stays the same, and the step grows neither with the
+shot count nor from follower to leader.
 
 Departures: the kernel's bandwidth comes from the median squared distance between different particles (the released
 code counts the zeros of the diagonal too); the repulsion is the kernel's exact gradient, with its factor 2 (which the
 released code drops); gradients of the log-posterior are clamped by element; gamma starts from the benchmark's noise
-level instead of 100, and its prior is in those units; weights start from He's variance.
+level instead of 100, with its prior in those units, and the log-prior's weight is lowered by the same factor 100, to
+keep the paper's balance of data and prior; weights start from He's variance.
 
 The particles' noise precision gamma steers the inner loop only. Predictions use the likelihood's own noise, fitted to
 the mixture of adapted particles on training queries as in the other methods: the chaser loss never compares gamma
@@ -24,7 +25,8 @@ import jax.random as jr
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.inner import InnerLoop
+from stmaml.errors import SettingError
+from stmaml.inner import InnerLoop, bound
 from stmaml.likelihoods import AbstractLikelihood, Gaussian, likelihood_for
 from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor
 from stmaml.nets.learner import Learner
@@ -48,11 +50,13 @@ class Config:
     """What trains the particles: the distance to a leader that also saw the query, or the query loss itself."""
     leader_steps: int = 1
     """SVGD steps by which the leader is ahead of the follower."""
-    inner: InnerLoop = field(default_factory=lambda: InnerLoop(inner_lr=0.1))
+    prior_weight: float = 0.01
+    """Weight of the log-prior beside the log-likelihood; 1 is Bayes' rule."""
+    inner: InnerLoop = field(default_factory=lambda: InnerLoop(inner_lr=0.02))
 
     def __post_init__(self):
         if self.num_particles < 2:
-            raise ValueError(
+            raise SettingError(
                 f"BMAML needs at least 2 particles, since its kernel is scaled by their distances; "
                 f"num_particles is {self.num_particles}. For one particle use maml."
             )
@@ -123,11 +127,11 @@ class BMAML(AbstractMetaLearner):
         """The particles after `steps` of SVGD towards the posterior given `examples`."""
         inner = self.settings.inner
         unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], particles))[1]
-        count = jnp.maximum(examples.weight.sum(), 1.0)
+        count, clamp = jnp.maximum(examples.weight.sum(), 1.0), bound(inner.inner_clamp)
 
         def score(flat: Float[Array, " d"]) -> Float[Array, " d"]:
             gradient = jax.grad(lambda flat: self._log_posterior(unravel(flat), examples))(flat)
-            return jnp.clip(gradient, -count * inner.inner_clamp, count * inner.inner_clamp)
+            return jnp.clip(gradient, -count * clamp, count * clamp)
 
         def step(flat: Float[Array, "s d"]) -> Float[Array, "s d"]:
             phi = svgd_direction(flat, jax.vmap(score)(flat)) / count
@@ -142,13 +146,13 @@ class BMAML(AbstractMetaLearner):
         return jax.vmap(unravel)(flat)
 
     def _log_posterior(self, particle: Particle, examples: Examples) -> Float[Array, ""]:
-        """log p(y | x, w, gamma), summed over examples, + log p(w | lambda) + log p(lambda) + log p(gamma)."""
+        """log p(y | x, w, gamma), summed over examples, and the weighted log p(w | lambda) p(lambda) p(gamma)."""
         fits = self._outcome(particle, examples.x).log_prob(examples.y)
         prior = _log_weight_prior(particle) + _log_precision_prior(particle.log_lambda, *LAMBDA_PRIOR)
         if particle.log_gamma is not None and isinstance(self.likelihood, Gaussian):
             unit = 2 * jnp.log(jnp.asarray(self.likelihood.noise_std))
             prior += _log_precision_prior(particle.log_gamma + unit, *GAMMA_PRIOR)
-        return jnp.sum(examples.weight * fits) + prior
+        return jnp.sum(examples.weight * fits) + self.settings.prior_weight * prior
 
     def _outcome(self, particle: Particle, x: Float[Array, "n *dx"]) -> AbstractOutcome:
         """What a particle believes in the inner loop: its own gamma, where the noise is unknown."""

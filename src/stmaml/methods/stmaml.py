@@ -36,6 +36,8 @@ class Config:
     """Widths of the base learner's hidden layers."""
     encoder: tuple[int, ...] = (80, 80)
     """Widths of the pair encoder; the last one is the size of r."""
+    z_hidden: tuple[int, ...] = (80,)
+    """Hidden widths between r and the mean and spread of z: the paper's two-layer MLP has one."""
     z_size: int = 20
     """Numbers in the task variable z."""
     h_size: int = 20
@@ -86,7 +88,13 @@ class Config:
             key=theta_key,
         )
         phi = TaskEncoder(
-            pair_size, self.encoder, self.z_size, stochastic=self.stochastic, std_form=self.std_form, key=phi_key
+            pair_size,
+            self.encoder,
+            self.z_size,
+            post=self.z_hidden,
+            stochastic=self.stochastic,
+            std_form=self.std_form,
+            key=phi_key,
         )
         gate_in = self.z_size + (pair_size if self.gate == "set-mlp" else 0)
         gate_hidden = self.gate_hidden if self.gate in ("mlp", "set-mlp") else ()

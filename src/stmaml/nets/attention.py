@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stmaml.errors import SettingError
 from stmaml.nets.layers import Linear
 
 
@@ -24,7 +25,7 @@ class MultiHeadAttention(eqx.Module):
     def __init__(self, key_size: int, value_size: int, *, num_heads: int, key: PRNGKeyArray):
         """Queries are as long as keys, answers as long as values. No biases: one on the keys would cancel."""
         if key_size % num_heads or value_size % num_heads:
-            raise ValueError(
+            raise SettingError(
                 f"{num_heads} heads must divide the sizes of keys and values, which are {key_size} and {value_size}"
             )
         sizes = (key_size, key_size, value_size, value_size)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stmaml.errors import SettingError
 from stmaml.nets.layers import Init, Linear
 
 
@@ -33,7 +34,7 @@ class Learner(eqx.Module):
     ):
         """`hidden` are the widths of the body's layers."""
         if not 0 <= h_layer <= len(hidden):
-            raise ValueError(f"h can enter layers 0 to {len(hidden)} of this network, not layer {h_layer}")
+            raise SettingError(f"h can enter layers 0 to {len(hidden)} of this network, not layer {h_layer}")
         widths = [in_size, *hidden]
         widths_in = [width + h_size * (i == h_layer) for i, width in enumerate(widths)]
         keys = jr.split(key, len(widths))

@@ -1,5 +1,6 @@
 """Task encoders: a labelled set in, a Gaussian over the task variable z out."""
 
+import itertools
 from typing import Literal
 
 import equinox as eqx
@@ -35,6 +36,7 @@ class TaskEncoder(eqx.Module):
     """phi: pair encoder g^Enc, mean over the set, and the heads mu and sigma (eqs. 6-10)."""
 
     pair: MLP
+    post: tuple[Linear, ...]
     mu: Linear
     sigma: Linear | None
     std_form: StdForm = eqx.field(static=True)
@@ -45,15 +47,23 @@ class TaskEncoder(eqx.Module):
         hidden: tuple[int, ...],
         z_size: int,
         *,
+        post: tuple[int, ...] = (),
         stochastic: bool = True,
         std_form: StdForm = "softplus",
         key: PRNGKeyArray,
     ):
-        """`pair_size` counts the numbers of one (x, y); a deterministic encoder has no sigma."""
-        pair_key, mu_key, sigma_key = jr.split(key, 3)
+        """`pair_size` counts the numbers of one (x, y); a deterministic encoder has no sigma.
+
+        `post` are the widths of ReLU layers between r and the heads, the rho of deep sets.
+        """
+        pair_key, mu_key, sigma_key, post_key = jr.split(key, 4)
         self.pair = MLP((pair_size, *hidden), init="glorot", key=pair_key)
-        self.mu = Linear(hidden[-1], z_size, init="glorot", key=mu_key)
-        self.sigma = Linear(hidden[-1], z_size, init="glorot", key=sigma_key) if stochastic else None
+        widths = (hidden[-1], *post)
+        self.post = tuple(
+            Linear(i, o, key=jr.fold_in(post_key, index)) for index, (i, o) in enumerate(itertools.pairwise(widths))
+        )
+        self.mu = Linear(widths[-1], z_size, init="glorot", key=mu_key)
+        self.sigma = Linear(widths[-1], z_size, init="glorot", key=sigma_key) if stochastic else None
         self.std_form = std_form
 
     def embed(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> Float[Array, " r"]:
@@ -63,6 +73,8 @@ class TaskEncoder(eqx.Module):
     def __call__(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> DiagonalNormal:
         """The distribution of z given a set (eq. 6, zmu)."""
         r = self.embed(xy, weight)
+        for layer in self.post:
+            r = jax.nn.relu(layer(r))
         mu = self.mu(r)
         if self.sigma is None:
             return DiagonalNormal(mu, jnp.zeros_like(mu))

@@ -1,0 +1,48 @@
+# A fresh machine needs only Python (3.11 or newer) and make: each target sets up what it needs in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Versions the tests are known to pass with, one file for each Python; other Pythons take the newest.
+PINS := $(wildcard constraints/$(shell $(PYTHON) -c 'import sys; print("py%d%d.txt" % sys.version_info[:2])'))
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(if $(PINS),-c $(PINS))
+DEMO := demo
+
+.PHONY: demo test test-slow lint format clean
+
+demo: $(VENV)/.runtime
+	rm -rf $(DEMO)
+	$(BIN)/stmaml train regression2d --method st-maml --preset demo --run $(DEMO)
+	$(BIN)/stmaml evaluate $(DEMO) --tasks 1000
+	$(BIN)/stmaml report $(DEMO)
+
+test: lint
+	$(BIN)/pytest -q
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -q -m slow
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "stmaml needs Python 3.11 or newer; '$(PYTHON)' is older. Try: make PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: pyproject.toml $(PINS) | $(VENV)/bin/python
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml $(PINS) | $(VENV)/bin/python
+	$(INSTALL) -e '.[dev]'
+	touch $@ $(VENV)/.runtime
+
+clean:
+	rm -rf $(VENV) $(DEMO) .jax_cache .pytest_cache .ruff_cache .hypothesis

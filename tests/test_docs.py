@@ -1,0 +1,114 @@
+"""The documentation names only what exists."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from stmaml.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "stmaml"
+PAPER_MAP = ROOT / "docs" / "paper-map.md"
+METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NUM_EQUATIONS = 34
+NUM_ALGORITHM_LINES = 13
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+REFERENCE = re.compile(r"(?P<path>[\w.-]+(?:/[\w.-]+)*\.(?:py|json|md|toml)|(?:[\w.-]+/)+)(?::(?P<name>[\w.]+))?")
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCE.sub("", page.read_text())
+
+
+def find_file(path: str) -> Path | None:
+    """A file as the map names it: below the package, or from the top of the repository."""
+    return next((base / path for base in (PACKAGE, ROOT) if (base / path).exists()), None)
+
+
+@cache
+def names_in(file: Path) -> frozenset[str]:
+    """Every class, function, field and variable of a file, with the names of what it stands in."""
+    return frozenset(_names(ast.parse(file.read_text()), ""))
+
+
+def _names(node: ast.AST, prefix: str) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef):
+            yield prefix + child.name
+            yield from _names(child, f"{prefix}{child.name}.")
+        else:
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                yield prefix + child.id
+            yield from _names(child, prefix)
+
+
+def is_broken(reference: str) -> bool:
+    """Whether `path` or `path:name` does not exist."""
+    match = REFERENCE.fullmatch(reference)
+    assert match is not None
+    file = find_file(match["path"])
+    return file is None or (match["name"] is not None and match["name"] not in names_in(file))
+
+
+def references() -> list[str]:
+    """What the paper map says in code type that looks like a file, or like a name in one."""
+    return [span for span in SPAN.findall(prose(PAPER_MAP)) if REFERENCE.fullmatch(span)]
+
+
+def first_cells(heading: str) -> list[str]:
+    """The first column of the table under a heading of the paper map."""
+    section = prose(PAPER_MAP).split(f"## {heading}", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("|")]
+    return rows[2:]
+
+
+def test_paper_map_names_only_what_exists():
+    assert len(references()) > 100
+    assert [reference for reference in references() if is_broken(reference)] == []
+
+
+@pytest.mark.parametrize(
+    "reference", ["inner.py:ascend", "nowhere.py", "methods/stmaml.py:STMAML.gamma", "methods/stmaml.py:q_z", "gone/"]
+)
+def test_a_wrong_name_in_the_paper_map_would_be_found(reference):
+    assert is_broken(reference)
+
+
+def test_paper_map_has_every_equation_and_line():
+    assert first_cells("Equations") == [str(number) for number in range(1, NUM_EQUATIONS + 1)]
+    assert first_cells("Algorithm 1") == [str(number) for number in range(1, NUM_ALGORITHM_LINES + 1)]
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_has_a_page(name):
+    """A page of its own, or one that names it in code type."""
+    assert any(page.stem == name or f"`{name}`" in prose(page) for page in METHOD_PAGES)
+
+
+@every_page
+def test_relative_links_lead_somewhere(page):
+    targets = [target.split("#")[0] for target in LINK.findall(prose(page)) if not re.match(r"\w+:|#", target)]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@every_page
+def test_code_on_a_page_imports_only_what_exists(page):
+    for language, block in FENCE.findall(page.read_text()):
+        if language != "python":
+            continue
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stmaml"):
+                module = importlib.import_module(str(node.module))
+                assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []

@@ -1,0 +1,155 @@
+"""Scoring on frozen sets of tasks."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stmaml.benchmarks.base import TaskSet, freeze
+from stmaml.benchmarks.regression2d import Config, Curves
+from stmaml.evaluation import Scores, evaluate, trace
+from stmaml.inner import InnerLoop
+from stmaml.methods import stmaml
+from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, predict, stack_one
+from stmaml.methods.standardised import Standardised
+from stmaml.metrics import score_task
+from stmaml.prediction import NormalOutcome
+from stmaml.tasks import Examples, Scaling, Task, TaskBatch
+
+SOURCE = Curves(Config(shots=4, query_size=5))
+SMALL = stmaml.Config(hidden=(8,), encoder=(8,), z_size=4, h_size=3, inner=InnerLoop(inner_steps=1))
+
+
+@pytest.fixture(scope="module")
+def tasks() -> TaskSet:
+    return freeze(SOURCE, 7, seed=0, name="test")
+
+
+class Echo(AbstractPredictor):
+    """Knows that the target is the first input."""
+
+    scale: jax.Array
+
+    def __call__(self, x):
+        return NormalOutcome(x[:, :1], jnp.broadcast_to(self.scale, (x.shape[0], 1)))
+
+
+class Oracle(AbstractMetaLearner):
+    """Needs no support."""
+
+    scale: jax.Array
+
+    def loss(self, task, *, key):
+        raise NotImplementedError
+
+    def adapt(self, support, *, num_samples, key):
+        del support, num_samples, key
+        return stack_one(Echo(self.scale))
+
+
+def test_scores_do_not_depend_on_how_many_tasks_are_scored_at_once(tasks, key):
+    learner = SMALL.build(SOURCE.spec, key=key)
+    whole, parts = (evaluate(learner, tasks, num_samples=3, key=key, tasks_at_once=n) for n in (7, 3))
+    assert whole.values.keys() == parts.values.keys()
+    for name, values in whole.values.items():
+        assert values.shape == (7,)
+        np.testing.assert_allclose(parts.values[name], values, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_each_score_is_that_of_its_own_task(tasks, key):
+    """The last task, scored by hand with the key of its place."""
+    learner = SMALL.build(SOURCE.spec, key=key)
+    scores = evaluate(learner, tasks, num_samples=3, key=key, tasks_at_once=7)
+    last = jax.tree.map(lambda leaf: jnp.asarray(leaf)[6], tasks.batch.tasks)
+    task_key = jax.random.fold_in(key, 6)
+    prediction = eqx.filter_jit(predict)(learner, last.support, last.query.x, num_samples=3, key=task_key)
+    want = jax.jit(score_task)(prediction, last.query.y, last.query.weight, jnp.asarray(tasks.batch.clean)[6])
+    for name, value in want.items():
+        np.testing.assert_allclose(scores.values[name][6], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_a_perfect_predictor_has_no_error_on_clean_targets(key):
+    x = jax.random.normal(key, (3, 50, 2))
+    y = x[..., :1] + 0.5 * jax.random.normal(jax.random.fold_in(key, 1), (3, 50, 1))
+    query = jax.vmap(Examples.of)(x, y)
+    batch = TaskBatch(Task(query, query), jnp.array([0, 1, 1]), x[..., :1])
+    tasks = TaskSet("echo", jax.tree.map(np.asarray, batch), "none")
+    scores = evaluate(Oracle(jnp.array(0.5)), tasks, num_samples=1, key=key)
+    np.testing.assert_array_equal(scores.values["mse_clean"], np.zeros(3))
+    np.testing.assert_allclose(scores.values["mse"], np.square(y - x[..., :1]).mean((1, 2)), rtol=1e-5)
+
+
+def test_progress_counts_tasks(tasks, key):
+    seen = []
+    evaluate(Oracle(jnp.array(1.0)), tasks, num_samples=1, key=key, tasks_at_once=3, on_progress=seen.append)
+    assert seen == [3, 6, 7]
+
+
+def test_families_are_summed_up_on_their_own():
+    values = {"mse": np.array([1.0, 2.0, 10.0, 20.0, 30.0])}
+    scores = Scores(values, np.array([0, 0, 2, 2, 2]), "set", "digest", 1)
+    assert scores.summary()["mse"]["mean"] == pytest.approx(63 / 5)
+    families = scores.family_summary(("a", "b", "c"))
+    assert list(families) == ["a", "c"]
+    assert families["a"]["mse"]["mean"] == 1.5
+    assert families["c"]["mse"]["mean"] == 20.0
+
+
+def test_errors_come_before_intervals(tasks, key):
+    scores = evaluate(Oracle(jnp.array(1.0)), tasks, num_samples=1, key=key)
+    assert list(scores.values) == ["mse", "mse_clean", "nll", "crps", "coverage90", "width90"]
+    assert (scores.task_set, scores.digest, scores.num_samples) == (tasks.name, tasks.digest, 1)
+
+
+def test_frozen_sets_of_a_seed_are_the_same_and_of_another_not(tasks):
+    again, other = (freeze(SOURCE, 7, seed=seed, name="test") for seed in (0, 1))
+    assert tasks.digest == again.digest
+    assert tasks.digest != other.digest
+    np.testing.assert_array_equal(tasks.batch.tasks.query.y, again.batch.tasks.query.y)
+
+
+def test_the_last_chunk_keeps_the_shape(tasks):
+    chunks = list(tasks.chunks(3))
+    assert [len(chunk.family) for chunk in chunks] == [3, 3, 3]
+    np.testing.assert_array_equal(chunks[2].tasks.query.x[0], tasks.batch.tasks.query.x[6])
+
+
+def test_a_trace_has_what_a_figure_needs(key):
+    showcase = Config().build().showcases()[0]
+    curves = trace(Oracle(jnp.array(1.0)), showcase, num_curves=2, num_samples=3, key=key)
+    num = len(showcase.axis)
+    np.testing.assert_allclose(curves["median"][:, 0], showcase.x[:, 0], atol=1e-3)
+    np.testing.assert_allclose(curves["high"] - curves["low"], 2 * 1.6449, rtol=1e-3)
+    assert curves["curves"].shape == (1, num, 1)
+    assert curves["truth"].shape == (num, 1)
+    assert len(curves["support_x"]) == int(np.asarray(showcase.support.weight).sum())
+
+
+def test_a_standardised_learner_answers_in_original_units(key):
+    """The echo of a scaled input, scaled back: y = mean + std * (x - mean_x) / std_x."""
+    scaling = Scaling((2.0, 0.0), (4.0, 1.0), (10.0,), (3.0,))
+    learner = Standardised(Oracle(jnp.array(0.5)), scaling, scale_targets=True)
+    support = Examples.of(jnp.zeros((1, 2)), jnp.zeros((1, 1)))
+    prediction = predict(learner, support, jnp.array([[6.0, 0.0], [2.0, 0.0]]), key=key)
+    np.testing.assert_allclose(prediction.mean, [[13.0], [10.0]], rtol=1e-6)
+    np.testing.assert_allclose(prediction.std, [[1.5], [1.5]], rtol=1e-6)
+
+
+def test_a_standardised_learner_trains_on_scaled_examples(key):
+    scaling = Scaling((2.0, 1.0), (4.0, 0.5), (10.0,), (3.0,))
+    plain = SMALL.build(SOURCE.spec, key=key)
+    batch = SOURCE.sample(1, key=key)
+    task = jax.tree.map(lambda leaf: leaf[0], batch.tasks)
+
+    def scaled(examples: Examples) -> Examples:
+        x = (np.asarray(examples.x) - np.array([[2.0, 1.0]])) / np.array([[4.0, 0.5]])
+        return Examples(jnp.asarray(x, dtype=float), (examples.y - 10) / 3, examples.weight)
+
+    @eqx.filter_jit
+    def loss_of(learner, task):
+        return learner.loss(task, key=key)[0]
+
+    want = loss_of(plain, Task(scaled(task.support), scaled(task.query)))
+    got = loss_of(Standardised(plain, scaling, scale_targets=True), task)
+    np.testing.assert_allclose(got, want, rtol=1e-4)

@@ -1,0 +1,147 @@
+"""Likelihoods: densities against SciPy, and what trains what."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from stmaml.likelihoods import MIN_STD, Bernoulli, Categorical, Gaussian, likelihood_for
+from stmaml.tasks import Examples, TaskSpec
+
+finite = st.floats(-20, 20, width=32)
+rows = hnp.arrays(np.float32, (3, 2), elements=finite)
+
+
+def test_fixed_noise_has_the_normal_density(key):
+    raw, y = jr.normal(key, (2, 5, 3))
+    want = -scipy.stats.norm.logpdf(y, raw, 0.4).sum(1)
+    np.testing.assert_allclose(Gaussian(3, "fixed", 0.4).objective(raw, y), want, rtol=1e-5)
+
+
+def test_learned_noise_starts_where_it_is_told(key):
+    raw, y = jr.normal(key, (2, 5, 3))
+    likelihood = Gaussian(3, "learned", 0.4)
+    want = -scipy.stats.norm.logpdf(y, raw, 0.4).sum(1)
+    np.testing.assert_allclose(likelihood.objective(raw, y), want, rtol=1e-5)
+    assert Gaussian(3, "fixed", 0.4).log_noise is None
+
+
+def test_learned_noise_gets_the_slope_of_the_density(key):
+    """d/d log s of -log N(y; m, s) is 1 - (y - m)^2 / s^2."""
+    raw, y = jr.normal(key, (2, 5, 1))
+    slope = jax.grad(lambda likelihood: likelihood.objective(raw, y).sum())(Gaussian(1, "learned", 0.4)).log_noise
+    np.testing.assert_allclose(slope, np.sum(1 - np.square(y - raw) / 0.4**2), rtol=1e-4)
+
+
+def test_predicted_noise_is_a_softplus_that_starts_at_its_setting(key):
+    raw, y = jr.normal(key, (5, 4)), jr.normal(jr.fold_in(key, 1), (5, 2))
+    likelihood = Gaussian(2, "predicted", 0.4)
+    scale = 0.4 * np.log1p(np.exp(np.asarray(raw[:, 2:], dtype=float))) / np.log(2)
+    want = -scipy.stats.norm.logpdf(y, raw[:, :2], scale).sum(1)
+    assert likelihood.raw_size == 4
+    np.testing.assert_allclose(likelihood.objective(raw, y), want, rtol=1e-5)
+    np.testing.assert_allclose(likelihood.outcome(jnp.zeros((1, 4))).scale, [[0.4, 0.4]], rtol=1e-6)
+
+
+def test_noise_has_a_floor():
+    likelihood = Gaussian(1, "predicted", 1.0)
+    assert likelihood.outcome(jnp.array([[0.0, -1e4]])).scale[0, 0] == MIN_STD
+
+
+@given(raw=rows, y=rows, noise_std=st.floats(0.01, 10))
+@settings(deadline=None)
+def test_residual_noise_costs_the_squared_error_and_nothing_more(raw, y, noise_std):
+    got = Gaussian(2, "residual", noise_std).objective(jnp.asarray(raw), jnp.asarray(y))
+    np.testing.assert_allclose(got, np.square(y - raw).mean(1), rtol=1e-3, atol=1e-3)
+
+
+def test_residual_noise_leaves_the_predictor_to_the_squared_error(key):
+    raw, y = jr.normal(key, (2, 5, 2))
+    slope = jax.grad(lambda raw: Gaussian(2, "residual", 0.1).objective(raw, y).sum())(raw)
+    np.testing.assert_allclose(slope, 2 * (raw - y) / 2, rtol=1e-5)
+
+
+def test_residual_noise_learns_from_the_density_of_the_residuals(key):
+    raw, y = jr.normal(key, (2, 5, 2))
+    slope = jax.grad(lambda likelihood: likelihood.objective(raw, y).sum())(Gaussian(2, "residual", 0.4)).log_noise
+    np.testing.assert_allclose(slope, np.sum(1 - np.square(y - raw) / 0.4**2), rtol=1e-4)
+
+
+def test_residual_noise_settles_at_the_residuals_root_mean_square(key):
+    raw, y = jr.normal(key, (2, 50, 1))
+    rms = float(jnp.sqrt(jnp.square(y - raw).mean()))
+    slopes = [
+        jax.grad(lambda m: m.objective(raw, y).mean())(Gaussian(1, "residual", rms * factor)).log_noise
+        for factor in (0.5, 1.0, 2.0)
+    ]
+    assert slopes[0] < -0.1
+    np.testing.assert_allclose(slopes[1], 0, atol=1e-4)
+    assert slopes[2] > 0.1
+
+
+def test_residual_noise_is_the_spread_of_its_outcome():
+    np.testing.assert_allclose(Gaussian(1, "residual", 0.3).outcome(jnp.zeros((2, 1))).scale, 0.3, rtol=1e-6)
+
+
+@given(logits=rows, y=hnp.arrays(np.int32, (3, 2), elements=st.integers(0, 1)))
+@settings(deadline=None)
+def test_bernoulli_has_scipys_probability(logits, y):
+    want = scipy.stats.bernoulli.logpmf(y, scipy.special.expit(logits.astype(float)))
+    got = Bernoulli(2).outcome(jnp.asarray(logits)).log_prob(jnp.asarray(y, dtype=float))
+    np.testing.assert_allclose(got, want.sum(1), rtol=1e-4, atol=1e-5)
+
+
+def test_soft_targets_mix_the_two_log_probabilities(key):
+    logits, y = jr.normal(key, (4, 3)), jr.uniform(key, (4, 3))
+    p = scipy.special.expit(np.asarray(logits, dtype=float))
+    want = -(y * np.log(p) + (1 - y) * np.log(1 - p))
+    np.testing.assert_allclose(Bernoulli(3).objective(logits, y), want.mean(1), rtol=1e-5)
+
+
+def test_sure_and_wrong_is_expensive_but_finite():
+    loss = Bernoulli(1).objective(jnp.array([[200.0]]), jnp.array([[0.0]]))
+    np.testing.assert_allclose(loss, [200.0], rtol=1e-6)
+
+
+@given(logits=hnp.arrays(np.float32, (4, 3), elements=finite), y=hnp.arrays(np.int32, 4, elements=st.integers(0, 2)))
+@settings(deadline=None)
+def test_categorical_is_minus_the_log_softmax(logits, y):
+    want = -scipy.special.log_softmax(logits.astype(float), axis=1)[np.arange(4), y]
+    got = Categorical(3).objective(jnp.asarray(logits), jnp.asarray(y))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_targets_are_read_as_they_are_and_classes_one_hot():
+    y = jnp.array([[0.25], [2.0]])
+    np.testing.assert_array_equal(Gaussian(1).encode(y), y)
+    np.testing.assert_array_equal(Bernoulli(1).encode(y), y)
+    np.testing.assert_array_equal(Categorical(3).encode(jnp.array([2, 0])), [[0, 0, 1], [1, 0, 0]])
+
+
+def test_the_loss_of_a_set_is_the_mean_over_its_real_rows(key):
+    raw, y = jr.normal(key, (2, 4, 1))
+    examples = Examples(jnp.zeros((4, 2)), y, jnp.array([1.0, 0.0, 1.0, 0.0]))
+    each = Gaussian(1, "fixed", 0.4).objective(raw, y)
+    got = Gaussian(1, "fixed", 0.4).mean_objective(raw, examples)
+    np.testing.assert_allclose(got, (each[0] + each[2]) / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "raw_size", "code_size"),
+    [
+        (TaskSpec((2,), 3), Gaussian, 3, 3),
+        (TaskSpec((2,), 3, noise="predicted"), Gaussian, 6, 3),
+        (TaskSpec((2,), 3, target="binary"), Bernoulli, 3, 3),
+        (TaskSpec((2,), 3, target="class"), Categorical, 3, 3),
+    ],
+)
+def test_targets_choose_their_likelihood(spec, kind, raw_size, code_size):
+    likelihood = likelihood_for(spec)
+    assert isinstance(likelihood, kind)
+    assert (likelihood.raw_size, likelihood.code_size) == (raw_size, code_size)

@@ -1,0 +1,114 @@
+"""Scores against NumPy and SciPy, and their intervals."""
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.metrics import accuracy_score, log_loss
+
+from stmaml.metrics import paired_difference, score_task, summarise, summarise_seeds
+from stmaml.prediction import BernoulliOutcome, CategoricalOutcome, NormalOutcome, Prediction
+
+score = jax.jit(score_task)
+several = hnp.arrays(float, st.integers(2, 30), elements=st.floats(-1e3, 1e3))
+
+
+def normal(loc, scale) -> Prediction:
+    return Prediction(NormalOutcome(jnp.asarray(loc, dtype=float), jnp.asarray(scale, dtype=float)))
+
+
+@given(values=several)
+def test_an_interval_over_tasks_is_the_normal_one(values):
+    summary = summarise(values)
+    error = scipy.stats.sem(values)
+    assert summary["mean"] == pytest.approx(values.mean(), abs=1e-9)
+    assert summary["ci95"] == pytest.approx(scipy.stats.norm.ppf(0.975) * error, rel=1e-4, abs=1e-9)
+
+
+@pytest.mark.parametrize("count", range(2, 11))
+def test_an_interval_over_seeds_is_students(count):
+    means = np.arange(count, dtype=float) ** 2
+    low, high = scipy.stats.t.interval(0.95, count - 1, means.mean(), scipy.stats.sem(means))
+    summary = summarise_seeds(means)
+    assert summary["mean"] == pytest.approx(means.mean())
+    assert summary["ci95"] == pytest.approx((high - low) / 2, rel=3e-3)
+
+
+def test_one_value_has_no_interval():
+    assert summarise(np.array([2.0]))["mean"] == 2.0
+    assert np.isnan(summarise(np.array([2.0]))["ci95"])
+    assert np.isnan(summarise_seeds(np.array([2.0]))["ci95"])
+
+
+@given(first=several, shift=st.floats(-10, 10))
+def test_a_paired_difference_is_that_of_the_same_tasks(first, shift):
+    """A constant shift is certain, however much the tasks differ from each other."""
+    difference = paired_difference(first + shift, first)
+    assert difference["mean"] == pytest.approx(shift, abs=1e-9)
+    assert difference["ci95"] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_paired_interval_agrees_with_scipys_paired_test():
+    first, second = np.asarray(jr.normal(jr.key(0), (2, 400)), dtype=float)
+    first = first + 0.1
+    difference = paired_difference(first, second)
+    interval = scipy.stats.ttest_rel(first, second).confidence_interval(0.95)
+    assert difference["mean"] - difference["ci95"] == pytest.approx(interval.low, rel=0.02, abs=2e-3)
+    assert difference["mean"] + difference["ci95"] == pytest.approx(interval.high, rel=0.02, abs=2e-3)
+
+
+def test_other_tasks_cannot_be_paired():
+    with pytest.raises(ValueError, match="got 3 and 2 of them"):
+        paired_difference(np.zeros(3), np.zeros(2))
+
+
+def test_real_scores_are_means_over_real_rows():
+    loc, scale = [[[0.0], [1.0], [5.0]]], [[[1.0], [2.0], [1.0]]]
+    y, clean = jnp.array([[0.5], [4.0], [99.0]]), jnp.array([[0.25], [3.0], [99.0]])
+    scores = score(normal(loc, scale), y, jnp.array([1.0, 1.0, 0.0]), clean)
+    want = {
+        "mse": (0.25 + 9) / 2,
+        "mse_clean": (0.0625 + 4) / 2,
+        "nll": -scipy.stats.norm.logpdf([0.5, 4.0], [0.0, 1.0], [1.0, 2.0]).mean(),
+        "coverage90": 1.0,
+        "width90": 2 * scipy.stats.norm.ppf(0.95) * 1.5,
+    }
+    assert set(scores) == {*want, "crps"}
+    for name, value in want.items():
+        np.testing.assert_allclose(scores[name], value, rtol=1e-4, err_msg=name)
+
+
+def test_a_true_model_covers_nine_of_ten(key):
+    loc = jr.normal(key, (1, 20_000, 1))
+    y = loc[0] + 0.7 * jr.normal(jr.fold_in(key, 1), (20_000, 1))
+    scores = score(normal(loc, jnp.full_like(loc, 0.7)), y, jnp.ones(20_000))
+    np.testing.assert_allclose(scores["coverage90"], 0.9, atol=0.01)
+    assert "mse_clean" not in scores
+
+
+def test_points_outside_the_band_are_not_covered():
+    scores = score(normal([[[0.0]] * 2], [[[1.0]] * 2]), jnp.array([[1.7], [-1.7]]), jnp.ones(2))
+    assert scores["coverage90"] == 0
+
+
+def test_class_scores_agree_with_scikit_learn(key):
+    logits, y = jr.normal(key, (3, 50, 4)), jr.randint(jr.fold_in(key, 1), (50,), 0, 4)
+    prediction = Prediction(CategoricalOutcome(logits))
+    scores = score(prediction, y, jnp.ones(50))
+    probability = np.asarray(prediction.mean, dtype=float)
+    probability /= probability.sum(1, keepdims=True)
+    np.testing.assert_allclose(scores["accuracy"], accuracy_score(y, probability.argmax(1)), rtol=1e-5)
+    np.testing.assert_allclose(scores["nll"], log_loss(y, probability, labels=range(4)), rtol=1e-4)
+
+
+def test_soft_targets_are_scored_by_cross_entropy(key):
+    logits, y = jr.normal(key, (1, 6, 2)), jr.uniform(key, (6, 2))
+    p = 1 / (1 + np.exp(-np.asarray(logits[0], dtype=float)))
+    scores = score(Prediction(BernoulliOutcome(logits)), y, jnp.ones(6))
+    np.testing.assert_allclose(scores["bce"], -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(), rtol=1e-4)
+    np.testing.assert_allclose(scores["mse"], np.square(p - y).mean(), rtol=1e-4)

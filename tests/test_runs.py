@@ -1,0 +1,350 @@
+"""The run folder: what a crash, a full disk or a wrong file does to it."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stmaml import runs
+from stmaml.benchmarks import BENCHMARKS, regression2d
+from stmaml.errors import RunError
+from stmaml.experiments import create_runs, load_experiment, load_run
+from stmaml.inner import InnerLoop
+from stmaml.methods import METHODS, maml
+from stmaml.recipes import RECIPES, Experiment, Modelling
+from stmaml.runs import Run, find_runs, from_dict, newest_common_checkpoint, write_bytes
+from stmaml.training import TrainConfig
+
+TREE = {"weight": jnp.arange(6.0).reshape(2, 3), "step": jnp.array(7), "parts": [jnp.ones(2), None]}
+
+
+def zeros_like_tree():
+    return {"weight": jnp.zeros((2, 3)), "step": jnp.array(0), "parts": [jnp.zeros(2), None]}
+
+
+def tiny_experiment() -> Experiment:
+    return Experiment("regression2d", "maml", "paper", regression2d.Config(), maml.Config(hidden=(4,)))
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    run = Run(tmp_path / "run")
+    run.create({"seed": 0})
+    return run
+
+
+def fail_with_full_disk(*args, **kwargs):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("call", ["fsync", "open", "replace"])
+def test_a_failing_write_leaves_the_old_file(call, tmp_path, monkeypatch):
+    path = tmp_path / "file.json"
+    write_bytes(path, b"old")
+    target = {"fsync": (runs.os, "fsync"), "open": (runs.Path, "open"), "replace": (runs.Path, "replace")}[call]
+    monkeypatch.setattr(*target, fail_with_full_disk)
+    with pytest.raises(RunError, match=rf"could not write .*{path.name}: No space left on device"):
+        write_bytes(path, b"new")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file.json"]
+
+
+def test_a_write_goes_through_a_file_beside_it(tmp_path, monkeypatch):
+    """While the content is flushed, the old file is still whole under its name."""
+    path, seen = tmp_path / "file", []
+    write_bytes(path, b"old")
+    fsync = os.fsync
+
+    def spy(number):
+        seen.append((path.read_bytes(), sorted(os.listdir(tmp_path))))
+        fsync(number)
+
+    monkeypatch.setattr(runs.os, "fsync", spy)
+    write_bytes(path, b"new")
+    assert seen[0] == (b"old", ["file", "file.partial"])
+    assert seen[-1] == (b"new", ["file"])
+
+
+def test_a_full_disk_in_training_names_the_checkpoint(run, monkeypatch):
+    run.save_checkpoint(10, TREE)
+    monkeypatch.setattr(runs.os, "fsync", fail_with_full_disk)
+    with pytest.raises(RunError, match=r"step-000000020\.npz: No space left on device.*then resume"):
+        run.save_checkpoint(20, TREE)
+    monkeypatch.undo()
+    assert run.checkpoint_steps() == [10]
+    np.testing.assert_array_equal(run.load_checkpoint(10, zeros_like_tree())["weight"], TREE["weight"])
+
+
+def test_a_log_that_cannot_be_written_is_a_run_error(run, monkeypatch):
+    monkeypatch.setattr(runs.Path, "open", fail_with_full_disk)
+    with pytest.raises(RunError, match=r"log\.jsonl: No space left"):
+        run.append_log({"step": 1})
+
+
+def test_arrays_come_back_with_values_and_types(run):
+    run.save_learner(TREE)
+    back = run.load_learner(zeros_like_tree())
+    np.testing.assert_array_equal(back["weight"], TREE["weight"])
+    assert (back["step"], back["step"].dtype) == (7, TREE["step"].dtype)
+    assert back["parts"][1] is None
+
+
+def test_files_hold_no_pickle_and_are_named_by_leaf(run):
+    run.save_learner(TREE)
+    with np.load(run.learner_path, allow_pickle=False) as file:
+        assert sorted(file.files) == ["['parts'][0]", "['step']", "['weight']"]
+        assert all(file[name].dtype != object for name in file.files)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(RunError, match=r"there is no run folder .*nowhere"):
+        load_run(tmp_path / "nowhere")
+
+
+def test_a_folder_without_settings_is_no_run(tmp_path):
+    with pytest.raises(RunError, match=r"has no config\.json, so it is not a run folder"):
+        Run(tmp_path).config()
+
+
+def test_another_format_is_refused(run):
+    run.config_path.write_text('{"format": 99}')
+    with pytest.raises(RunError, match="has format 99; this version of stmaml reads format 1"):
+        run.config()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", r"config\.json cannot be read"), ("[1]", "holds list, not an object")]
+)
+def test_damaged_settings_are_named(text, message, run):
+    run.config_path.write_text(text)
+    with pytest.raises(RunError, match=message):
+        run.config()
+
+
+def test_settings_of_another_version_are_named(tmp_path):
+    (run,) = create_runs(tiny_experiment(), tmp_path, [0])
+    config = json.loads(run.config_path.read_text())
+    config["training"]["momentum"] = 1
+    run.config_path.write_text(json.dumps(config))
+    with pytest.raises(RunError, match="a setting 'momentum' that this version"):
+        load_experiment(run)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("training"), "lacks or misnames 'training'"),
+        (lambda c: c["method"].update(name="mmml"), "lacks or misnames 'mmml'"),
+        (lambda c: c["training"].update(steps=0), "--steps must be at least 1; got 0"),
+        (lambda c: c["training"].update(steps="many"), "a setting that does not fit"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(change, message, tmp_path):
+    (run,) = create_runs(tiny_experiment(), tmp_path, [0])
+    config = json.loads(run.config_path.read_text())
+    change(config)
+    run.config_path.write_text(json.dumps(config))
+    with pytest.raises(RunError, match=message):
+        load_experiment(run)
+
+
+def test_a_run_without_weights_says_so(tmp_path):
+    create_runs(tiny_experiment(), tmp_path, [0])
+    with pytest.raises(RunError, match=r"has no learner\.npz.*--resume"):
+        load_run(tmp_path)
+
+
+def test_a_file_cut_short_is_named(run):
+    run.save_learner(TREE)
+    content = run.learner_path.read_bytes()
+    run.learner_path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(RunError, match=r"learner\.npz is damaged or cut short"):
+        run.load_learner(zeros_like_tree())
+
+
+def test_weights_of_another_size_name_the_leaf(run):
+    run.save_learner(TREE)
+    like = {**zeros_like_tree(), "weight": jnp.zeros((2, 4))}
+    with pytest.raises(RunError, match=r"\['weight'\] is float32\[2, 3\] there, float32\[2, 4\] here"):
+        run.load_learner(like)
+
+
+def test_weights_of_another_type_name_the_leaf(run):
+    run.save_learner(TREE)
+    with pytest.raises(RunError, match=r"\['step'\] is int32\[\] there, float32\[\] here"):
+        run.load_learner({**zeros_like_tree(), "step": jnp.array(0.0)})
+
+
+def test_weights_of_another_network_name_the_leaf(tmp_path, key):
+    (run,) = create_runs(tiny_experiment(), tmp_path, [0])
+    spec = regression2d.Curves(regression2d.Config()).spec
+    run.save_learner(maml.Config(hidden=(4, 4)).build(spec, key=key))
+    with pytest.raises(RunError, match=r"theta\.body\[1\]\.bias is in only one of them"):
+        load_run(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "learner.npz"
+    runs.save_arrays(path, TREE)
+    return path, path.read_bytes()
+
+
+@settings(max_examples=300, deadline=None)
+@given(place=st.floats(0, 1, exclude_max=True), value=st.integers(1, 255), cut=st.booleans())
+def test_a_damaged_file_is_refused_or_harmless(saved, place, value, cut):
+    """Whatever byte changes, and wherever the file ends: a RunError, or the numbers as saved."""
+    path, content = saved
+    at = int(place * len(content))
+    path.write_bytes(content[:at] if cut else content[:at] + bytes([content[at] ^ value]) + content[at + 1 :])
+    with contextlib.suppress(RunError):
+        back = runs.load_arrays(path, zeros_like_tree())
+        np.testing.assert_array_equal(back["weight"], TREE["weight"])
+        np.testing.assert_array_equal(back["step"], TREE["step"])
+        np.testing.assert_array_equal(back["parts"][0], TREE["parts"][0])
+
+
+def test_a_half_written_last_line_is_left_out_of_the_log(run):
+    run.append_log({"step": 1, "loss": 0.5})
+    with run.log_path.open("a") as file:
+        file.write('{"step": 2, "lo')
+    assert run.log() == [{"step": 1, "loss": 0.5}]
+    run.trim_log(1)
+    run.append_log({"step": 2, "loss": 0.25})
+    assert [entry["step"] for entry in run.log()] == [1, 2]
+
+
+def test_trimming_drops_what_a_resumed_run_writes_again(run):
+    for step in (10, 20, 30):
+        run.append_log({"step": step})
+    run.trim_log(20)
+    assert [entry["step"] for entry in run.log()] == [10, 20]
+
+
+def test_an_existing_run_is_refused_and_untouched(run):
+    run.save_learner(TREE)
+    before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
+    with pytest.raises(RunError, match=r"already holds a run.*--resume.*--force"):
+        run.create({"seed": 1})
+    assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before
+
+
+def test_force_leaves_nothing_of_the_old_run(run):
+    run.save_learner(TREE)
+    run.save_checkpoint(10, TREE)
+    run.append_log({"step": 10})
+    run.save_scores("test", {"tasks": 1}, {"mse": np.zeros(1)})
+    run.save_arrays(runs.Path("curves") / "line.npz", {"axis": np.zeros(1)})
+    run.create({"seed": 1}, force=True)
+    assert run.config() == {"format": 1, "seed": 1}
+    assert run.log() == run.checkpoint_steps() == []
+    assert run.scores() == run.curves() == {}
+    assert not run.learner_path.exists()
+
+
+def test_no_seed_is_begun_where_one_is_taken(tmp_path):
+    create_runs(tiny_experiment(), tmp_path / "seed-1", [1])
+    with pytest.raises(RunError, match="seed-1 already holds a run"):
+        create_runs(tiny_experiment(), tmp_path, [0, 1])
+    assert not (tmp_path / "seed-0").exists()
+
+
+def test_a_file_is_no_run_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="is a file, not a folder"):
+        Run(tmp_path / "file").create({})
+
+
+def test_only_the_newest_checkpoints_are_kept(run):
+    for step in (10, 20, 100):
+        run.save_checkpoint(step, TREE)
+    assert run.checkpoint_steps() == [20, 100]
+
+
+def damage(run: Run, step: int):
+    path = run.folder / "checkpoints" / f"step-{step:09d}.npz"
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_older(run):
+    run.save_checkpoint(10, TREE)
+    run.save_checkpoint(20, {**TREE, "step": jnp.array(8)})
+    damage(run, 20)
+    found = newest_common_checkpoint([run], [zeros_like_tree()])
+    assert found is not None
+    assert found[0] == 10
+    assert found[1][0]["step"] == 7
+    damage(run, 10)
+    with pytest.raises(RunError, match=r"step-000000010\.npz is damaged"):
+        newest_common_checkpoint([run], [zeros_like_tree()])
+
+
+def test_runs_side_by_side_go_on_from_a_step_all_have(tmp_path):
+    first, second = (Run(tmp_path / name) for name in ("seed-0", "seed-1"))
+    for run in (first, second):
+        run.create({})
+        run.save_checkpoint(10, TREE)
+    first.save_checkpoint(20, TREE)
+    found = newest_common_checkpoint([first, second], [zeros_like_tree()] * 2)
+    assert found is not None
+    assert found[0] == 10
+    assert newest_common_checkpoint([Run(tmp_path / "none")], [TREE]) is None
+
+
+def test_seeds_are_found_in_their_order(tmp_path):
+    for seed in (10, 2):
+        Run(tmp_path / f"seed-{seed}").create({})
+    assert [run.folder.name for run in find_runs(tmp_path)] == ["seed-2", "seed-10"]
+    assert find_runs(tmp_path / "seed-2") == [Run(tmp_path / "seed-2")]
+
+
+def through_json(config):
+    return from_dict(type(config), json.loads(json.dumps(dataclasses.asdict(config))))
+
+
+@pytest.mark.parametrize("config", [*METHODS.values(), *BENCHMARKS.values(), TrainConfig, Modelling])
+def test_default_settings_survive_json(config):
+    back = through_json(config())
+    assert back == config()
+    assert hash(back) == hash(config())
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_recipes_survive_a_run_folder(name, tmp_path):
+    (run,) = create_runs(RECIPES[name], tmp_path, [4])
+    assert load_experiment(run) == RECIPES[name]
+    assert run.config()["seed"] == 4
+
+
+def test_settings_off_their_defaults_survive_json():
+    assert through_json(regression2d.Config(input_range=(-1.0, 2.0), min_shots=3, pool=7)).input_range == (-1.0, 2.0)
+    changed = maml.Config(hidden=(3, 4, 5), inner=InnerLoop(inner_clamp=None, order="first"))
+    assert through_json(changed) == changed
+
+
+def test_scores_come_back(run):
+    run.save_scores("test-10", {"tasks": 2}, {"mse": np.array([1.0, 2.0])})
+    assert run.scores() == {"test-10": {"tasks": 2}}
+    np.testing.assert_array_equal(run.score_arrays("test-10")["mse"], [1.0, 2.0])
+    with pytest.raises(RunError, match=r"other\.npz is missing"):
+        run.score_arrays("other")
+
+
+def test_a_learner_comes_back_from_its_folder(tmp_path):
+    (run,) = create_runs(tiny_experiment(), tmp_path, [0])
+    spec = regression2d.Curves(regression2d.Config()).spec
+    learner = maml.Config(hidden=(4,)).build(spec, key=jr.key(5))
+    run.save_learner(learner)
+    _, back = load_run(tmp_path)
+    assert isinstance(back, maml.MAML)
+    np.testing.assert_array_equal(back.theta.head.weight, learner.theta.head.weight)
+    assert back.settings == learner.settings
