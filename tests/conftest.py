@@ -1,21 +1,26 @@
-"""Strict numerics, fixed keys, and a compilation cache that makes the second run of the tests quick."""
+"""Strict numerics and fixed keys."""
 
 import os
-from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests compile much and run little: code that is made quickly serves them better than code that runs quickly.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
 import jax.random as jr
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache"))
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @pytest.fixture
 def key():
     """A fixed random key."""
     return jr.key(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_compiled_programs():
+    """Each compiled program holds memory maps, of which a process has only so many: past the limit XLA crashes."""
+    yield
+    jax.clear_caches()

@@ -1,5 +1,6 @@
 """Small versions of every method, and small tasks to try them on."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 
@@ -24,8 +25,15 @@ SMALL = {
 }
 
 
+_BUILT: dict[tuple, AbstractMetaLearner] = {}
+
+
 def small_learner(name: str, spec: TaskSpec, *, key) -> AbstractMetaLearner:
-    return SMALL[name].build(spec, key=key)
+    """Built once for each method, spec and key, as one compiled program: operation by operation it takes seconds."""
+    which = (name, spec, jr.key_data(key).tobytes())
+    if which not in _BUILT:
+        _BUILT[which] = eqx.filter_jit(SMALL[name].build)(spec, key=key)
+    return _BUILT[which]
 
 
 def small_task(spec: TaskSpec, *, shots: int = 5, queries: int = 6, key) -> Task:

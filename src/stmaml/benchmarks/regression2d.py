@@ -64,7 +64,9 @@ class Config:
     min_shots: int | None = None
     """Draw each training task's number of examples between this and `shots`; always `shots` if not given."""
     query_size: int = 40
-    """Examples in a query set."""
+    """Examples in the query set of a training task."""
+    test_query_size: int = 40
+    """Examples in the query set of a validation or test task."""
     balanced: bool = False
     """Every family equally often in a batch, as in the authors' code, instead of at random."""
     pool: int | None = None
@@ -76,7 +78,8 @@ class Config:
             raise SettingError(f"--input-range needs a lower and a higher number; got {low} and {high}.")
         if self.noise <= 0:
             raise SettingError(f"--noise must be above 0; got {self.noise}.")
-        for flag, value in (("--shots", self.shots), ("--query-size", self.query_size)):
+        sizes = ("shots", "query_size", "test_query_size")
+        for flag, value in ((f"--{name.replace('_', '-')}", getattr(self, name)) for name in sizes):
             if value < 1:
                 raise SettingError(f"{flag} must be at least 1; got {value}.")
         if self.min_shots is not None and not 0 <= self.min_shots <= self.shots:
@@ -87,7 +90,7 @@ class Config:
     def build(self) -> Benchmark:
         """Training tasks as set; validation and test tasks with all their shots."""
         train = Curves(self, random_shots=True)
-        held_out = Curves(self)
+        held_out = Curves(replace(self, query_size=self.test_query_size))
         if self.pool is not None:
             stored = freeze(train, self.pool, seed=POOL_SEED, name="regression2d/pool").batch
             train = Pool(jax.tree.map(jnp.asarray, stored), held_out.spec)
@@ -97,7 +100,7 @@ class Config:
             val=held_out,
             test=held_out,
             families=tuple(family.name for family in FAMILIES),
-            test_name=f"regression2d/range{low:g}..{high:g}/noise{self.noise:g}/shots{self.shots}/query{self.query_size}",
+            test_name=f"regression2d/range{low:g}..{high:g}/noise{self.noise:g}/shots{self.shots}/query{self.test_query_size}",
             showcases=lambda: tuple(self._showcases()),
         )
 
