@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
@@ -155,9 +156,18 @@ def create_runs(experiment: Experiment, folder: Path, seeds: list[int], *, force
     runs = run_folders(folder, seeds)
     for run in () if force else runs:  # all or none
         run.check_free()
+    _check_settings(experiment)
     for run, seed in zip(runs, seeds, strict=True):
         run.create(_describe(experiment, seed), force=force)
     return runs
+
+
+def _check_settings(experiment: Experiment) -> None:
+    """Raises SettingError for a learner that cannot be built, before anything is written."""
+    benchmark = experiment.task.build()
+    if experiment.modelling.standardise:
+        _ = benchmark.scaling  # measured outside of what follows, which only traces
+    eqx.filter_eval_shape(lambda: build_learner(experiment.learner, benchmark, experiment.modelling, key=jr.key(0)))
 
 
 def train_runs(

@@ -63,7 +63,7 @@ def _regression2d(method: str, learner: MethodConfig, *, outer_lr: float = 3e-3,
         preset="paper",
         task=regression2d.Config(query_size=query_size),
         learner=learner,
-        training=TrainConfig(outer_lr=outer_lr),
+        training=TrainConfig(steps=40_000, outer_lr=outer_lr),
     )
 
 
@@ -72,7 +72,7 @@ def _inner(inner_lr: float) -> InnerLoop:
 
 
 _PAPER = [
-    _regression2d("st-maml", stmaml.Config(kl_weight=0.01, inner=_inner(1e-3)), query_size=10),
+    _regression2d("st-maml", stmaml.Config(z_hidden=(80, 80), kl_weight=0.003, inner=_inner(1e-3)), query_size=10),
     _regression2d("maml", maml.Config(inner=_inner(3e-3))),
     _regression2d("meta-sgd", metasgd.Config(inner=_inner(3e-3))),
     _regression2d("bmaml", bmaml.Config(num_particles=5, inner=_inner(3e-2))),
@@ -108,7 +108,7 @@ _RELEASED = Experiment(
     ),
     training=TrainConfig(tasks_per_batch=36, schedule="constant"),
 )
-_DEMO = replace(_PAPER[0], preset="demo", training=TrainConfig(steps=12_000, outer_lr=3e-3))
+_DEMO = replace(_PAPER[0], preset="demo", training=TrainConfig(steps=20_000, outer_lr=3e-3))
 
 RECIPES = {(e.benchmark, e.method, e.preset): e for e in [*_PAPER, _RELEASED, _DEMO]}
 

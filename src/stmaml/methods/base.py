@@ -101,3 +101,8 @@ def pairs(examples: Examples, likelihood: AbstractLikelihood) -> Float[Array, "n
     """Each example as one vector [x, y], the way task encoders read it."""
     x = examples.x.reshape(examples.x.shape[0], -1)
     return jnp.concatenate([x, likelihood.encode(examples.y)], axis=1)
+
+
+def kl_weight(given: float | None, query: Examples) -> Float[Array, ""]:
+    """The weight of a KL beside a mean loss: as given, or the ELBO's, where the loss is a sum over the query."""
+    return 1 / jnp.maximum(query.weight.sum(), 1.0) if given is None else jnp.asarray(given)

@@ -18,7 +18,15 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, pairs, sample_predictors, stack_one
+from stmaml.methods.base import (
+    AbstractMetaLearner,
+    Metrics,
+    NetPredictor,
+    kl_weight,
+    pairs,
+    sample_predictors,
+    stack_one,
+)
 from stmaml.nets.attention import MultiHeadAttention
 from stmaml.nets.layers import MLP
 from stmaml.nets.set_encoder import DiagonalNormal, TaskEncoder
@@ -218,7 +226,7 @@ class NeuralProcess(AbstractMetaLearner):
         fit = self.likelihood.mean_objective(net(task.query.x), task.query)
         each = q_z.kl(p_z)
         kl = each.mean() if self.settings.kl_mean else each.sum()
-        return fit + self._kl_weight(task.query) * kl, {"fit": fit, "kl": kl}
+        return fit + kl_weight(self.settings.kl_weight, task.query) * kl, {"fit": fit, "kl": kl}
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """One conditioned decoder for each draw of z from p(z | support)."""
@@ -238,8 +246,3 @@ class NeuralProcess(AbstractMetaLearner):
 
     def _condition(self, d_z: DiagonalNormal, memory: Shared | Attended | None, *, key: PRNGKeyArray) -> Decoding:
         return Decoding(self.decoder, memory, d_z.sample(key=key))
-
-    def _kl_weight(self, query: Examples) -> Float[Array, ""]:
-        if self.settings.kl_weight is not None:
-            return jnp.asarray(self.settings.kl_weight)
-        return 1 / jnp.maximum(query.weight.sum(), 1.0)  # the fit is a mean, the ELBO a sum

@@ -4,7 +4,7 @@ The defaults follow the paper's equations; the switches reach the authors' relea
 and from one benchmark to the next (docs/methods/st-maml.md lists how).
 
 Departures: sigma is read as a standard deviation with floor 0.1, as in the released code; the log-likelihood of
-eq. 15 is a mean over the query set, so `kl_weight` is relative to one query example; the inner gradient is clamped.
+eq. 15 is a mean over the query set, and the KL is divided by its size accordingly; the inner gradient is clamped.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.inner import InnerLoop, bound
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, pairs, sample_predictors
+from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, kl_weight, pairs, sample_predictors
 from stmaml.nets.layers import MLP
 from stmaml.nets.learner import Learner
 from stmaml.nets.set_encoder import DiagonalNormal, StdForm, TaskEncoder
@@ -65,8 +65,9 @@ class Config:
     """Bound on each element of their inner gradient; none if not given."""
     std_form: StdForm = "softplus"
     """How sigma is made positive."""
-    kl_weight: float = 1.0
-    """Weight of KL(q || p)."""
+    kl_weight: float | None = None
+    """Weight of KL(q || p) beside the mean loss of the query; if not given, one over the number of query examples,
+    which makes the loss minus the ELBO of one example."""
     kl_mean: bool = False
     """Average the KL over the coordinates of z instead of summing it."""
     head_bias: bool = True
@@ -141,7 +142,7 @@ class STMAML(AbstractMetaLearner):
             return fit, {}
         each = q_z.kl(p_z)
         kl = each.mean() if self.settings.kl_mean else each.sum()
-        return fit + self.settings.kl_weight * kl, {"fit": fit, "kl": kl}
+        return fit + kl_weight(self.settings.kl_weight, task.query) * kl, {"fit": fit, "kl": kl}
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """One predictor for each draw of z from the prior p(z | support)."""
