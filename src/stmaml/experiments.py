@@ -266,6 +266,11 @@ def evaluate_run(
     return summary
 
 
+def is_evaluated(run: Run, config: EvaluateConfig) -> bool:
+    """Whether a run already has the scores that `evaluate_run` would make."""
+    return _slug(_vary(load_experiment(run), config), config) in run.scores()
+
+
 def with_inner_steps(learner: AbstractMetaLearner, steps: int) -> AbstractMetaLearner:
     """The same learner with another number of inner steps."""
     if isinstance(learner, Standardised):

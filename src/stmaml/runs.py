@@ -131,6 +131,10 @@ class Run:
         """Steps of the checkpoints on disk, oldest first."""
         return [int(path.stem.removeprefix("step-")) for path in self._checkpoints()]
 
+    def is_trained(self, steps: int) -> bool:
+        """Whether training reached its last step."""
+        return self.learner_path.exists() and steps in self.checkpoint_steps()
+
     def load_checkpoint(self, step: int, like: Tree) -> Tree:
         """The training state saved at `step`."""
         return load_arrays(self._checkpoint_path(step), like)

@@ -11,6 +11,7 @@ COMMANDS = {
     "train": "meta-train a method on a benchmark",
     "evaluate": "score a run on frozen test tasks",
     "report": "tables and figures of one or more runs",
+    "reproduce": "train and score every method of a table of the paper",
     "floor": "compute the Bayes limit of a synthetic benchmark",
 }
 HELP = """usage: stmaml COMMAND ...

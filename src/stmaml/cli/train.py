@@ -2,10 +2,7 @@
 
 import argparse
 import dataclasses
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +12,7 @@ from rich.console import Console
 from stmaml.benchmarks import BENCHMARKS
 from stmaml.cli import fail, nearest
 from stmaml.cli.progress import TrainingBar
+from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.errors import SettingError
 from stmaml.experiments import create_runs, load_experiment, train_runs
 from stmaml.methods import METHODS
@@ -143,9 +141,9 @@ def _train(runs: list[Run], *, tensorboard: bool) -> None:
     console = Console(stderr=True)
     folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
     where = f"{experiment.method} on {experiment.benchmark} -> {folder}"
-    stop = _Stop()
+    stop = StopRequest()
     try:
-        with _stop_requests(stop), TrainingBar(console, experiment.training, where) as bar:
+        with stop_requests(stop), TrainingBar(console, experiment.training, where) as bar:
             observers: tuple[Observer, ...] = (bar, *_tensorboard(runs if tensorboard else []))
             train_runs(runs, observers=observers, should_stop=stop.requested)
     except Interrupted as error:
@@ -160,34 +158,6 @@ def _train(runs: list[Run], *, tensorboard: bool) -> None:
             code=3,
         )
     console.print(f"trained. Next: stmaml evaluate {folder}")
-
-
-class _Stop:
-    """Remembers that the user or the system asked to stop."""
-
-    signal = 0
-
-    def requested(self) -> bool:
-        """Whether a stop was asked for."""
-        return self.signal != 0
-
-
-@contextmanager
-def _stop_requests(stop: _Stop) -> Iterator[None]:
-    """Ctrl-C and SIGTERM ask for a stop at the next safe point; a second one ends the program at once."""
-
-    def handle(number: int, frame: object) -> None:
-        if stop.requested():
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        stop.signal = number
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tensorboard(runs: list[Run]) -> list[Observer]:
