@@ -21,7 +21,7 @@ COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 SOLUTIONS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7", "#8C510A")
 """For sampled curves: the blue is kept for the truth."""
 DASHES = ("-", "--", ":")
-AMBIGUOUS_FAMILIES = ("quadratic", "cubic")
+AMBIGUOUS_FAMILIES = ("sinusoid", "cubic")
 STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 11,
