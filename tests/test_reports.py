@@ -37,7 +37,7 @@ def make_run(folder, *, method="st-maml", seed=0, benchmark="regression2d", log=
     run = Run(folder)
     run.create(
         {
-            "command": f"/somewhere/bin/stmaml train {benchmark} --method {method} --seed {seed}",
+            "command": f"stmaml train {benchmark} --method {method} --seed {seed}",
             "seed": seed,
             "benchmark": {"name": benchmark, "settings": groups["task"]},
             "method": {"name": method, "preset": "paper", "settings": groups["learner"]},

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -328,7 +329,7 @@ def _describe(experiment: Experiment, seed: int) -> dict[str, Any]:
     packages = ("stmaml", "jax", "equinox", "optax", "numpyro", "numpy")
     described = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(sys.argv),
+        "command": _command(),
         "seed": seed,
         "benchmark": {"name": experiment.benchmark, "settings": dataclasses.asdict(experiment.task)},
         "method": {
@@ -342,6 +343,13 @@ def _describe(experiment: Experiment, seed: int) -> dict[str, Any]:
         "device": jax.devices()[0].device_kind,
     }
     return json.loads(json.dumps(described))
+
+
+def _command() -> str:
+    """What the user typed, without the folders programs lie in."""
+    program = Path(sys.argv[0])
+    head = ["stmaml"] if program.stem in ("stmaml", "__main__") else ["python", program.name]
+    return shlex.join([*head, *sys.argv[1:]])
 
 
 def _version(package: str) -> str:

@@ -84,14 +84,9 @@ def runs_markdown(variants: Iterable[Variant]) -> str:
         parts.append(f"**{variant.label}**")
         by_command: dict[str, list[Run]] = {}
         for run in variant.runs:
-            by_command.setdefault(_command(run.config()), []).append(run)
+            by_command.setdefault(run.config().get("command", ""), []).append(run)
         parts += [f"```\n{command}\n```\n\n{_made(runs)}" for command, runs in by_command.items()]
     return "\n\n".join(parts)
-
-
-def _command(config: Mapping[str, Any]) -> str:
-    """The command that made a run, without the place of the program."""
-    return " ".join(["stmaml", *str(config.get("command", "")).split(" ")[1:]])
 
 
 def _made(runs: list[Run]) -> str:
