@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stmaml import cli
+from stmaml.cli import evaluate as evaluate_command
 from stmaml.runs import Run, read_npz
 
 TINY_TASK = ["--shots", "5", "--query-size", "5"]
@@ -282,3 +283,9 @@ def test_a_stopped_run_exits_with_143_and_goes_on_to_its_end(tmp_path, stmaml):
     assert Run(folder).checkpoint_steps()[-1] == 4000
     steps = [entry["step"] for entry in Run(folder).log() if "loss" in entry]
     assert steps == list(range(50, 4001, 50))
+
+
+def test_numbers_json_cannot_hold_are_null():
+    assert evaluate_command._without_nan({"a": {"mean": 1.0, "ci95": float("nan")}}) == {
+        "a": {"mean": 1.0, "ci95": None}
+    }

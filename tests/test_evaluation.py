@@ -153,3 +153,11 @@ def test_a_standardised_learner_trains_on_scaled_examples(key):
     want = loss_of(plain, Task(scaled(task.support), scaled(task.query)))
     got = loss_of(Standardised(plain, scaling, scale_targets=True), task)
     np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+def test_a_support_of_no_rows_is_one_of_no_weight(key):
+    learner = SMALL.build(SOURCE.spec, key=key)
+    x = jnp.ones((2, 2))
+    supports = (Examples(jnp.zeros((n, 2)), jnp.zeros((n, 1)), jnp.zeros(n)) for n in (0, 3))
+    none, padded = (predict(learner, support, x, num_samples=2, key=key).mean for support in supports)
+    np.testing.assert_allclose(none, padded, rtol=1e-5)

@@ -8,6 +8,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop, bound, descend
 
 CURVATURE = jnp.array([0.7, 2.0, 0.1])
@@ -198,3 +199,16 @@ def test_settings_are_handed_on(key):
     np.testing.assert_array_equal(loop(loss, params)["w1"], want["w1"])
     other = loop(loss, params, lr=0.4, clamp=0.1)
     np.testing.assert_array_equal(other["w1"], descend(loss, params, lr=0.4, steps=2, clamp=0.1)["w1"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"inner_steps": -1}, "--inner-steps must be at least 0; got -1"),
+        ({"inner_lr": math.nan}, "--inner-lr must be a number of at least 0; got nan"),
+        ({"inner_clamp": -1.0}, "--inner-clamp must be above 0, or none; got -1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(setting, message):
+    with pytest.raises(SettingError, match=message):
+        InnerLoop(**setting)

@@ -52,3 +52,10 @@ def test_a_folder_with_other_settings_is_not_overwritten(tmp_path):
     reproduction.create_runs(other.experiment, tmp_path / "cnp", [0])
     with pytest.raises(RunError, match="other settings"):
         reproduction.run_cell(cell, tmp_path / "cnp", TINY, samples=1)
+
+
+def test_another_number_of_seeds_overwrites_nothing(tmp_path):
+    cell = cells("regression2d", TINY, task={}, only=("cnp",))[0]
+    reproduction.create_runs(cell.experiment, tmp_path, [0])
+    with pytest.raises(RunError, match="Choose another --out"):
+        reproduction.run_cell(cell, tmp_path, dataclasses.replace(TINY, seeds=2), samples=1)

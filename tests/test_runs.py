@@ -135,7 +135,7 @@ def test_settings_of_another_version_are_named(tmp_path):
     config = json.loads(run.config_path.read_text())
     config["training"]["momentum"] = 1
     run.config_path.write_text(json.dumps(config))
-    with pytest.raises(RunError, match="a setting 'momentum' that this version"):
+    with pytest.raises(RunError, match=r"config\.json: the run has a setting 'momentum' that this"):
         load_experiment(run)
 
 
@@ -143,6 +143,7 @@ def test_settings_of_another_version_are_named(tmp_path):
     ("change", "message"),
     [
         (lambda c: c.pop("training"), "lacks or misnames 'training'"),
+        (lambda c: c.pop("seed"), "lacks or misnames 'seed'"),
         (lambda c: c["method"].update(name="mmml"), "lacks or misnames 'mmml'"),
         (lambda c: c["training"].update(steps=0), "--steps must be at least 1; got 0"),
         (lambda c: c["training"].update(steps="many"), "a setting that does not fit"),
@@ -258,6 +259,15 @@ def test_no_seed_is_begun_where_one_is_taken(tmp_path):
     assert not (tmp_path / "seed-0").exists()
 
 
+@pytest.mark.parametrize(("first", "second"), [([0], [0, 1]), ([0, 1], [0]), ([0, 1, 2], [0, 1])])
+def test_a_folder_never_holds_old_runs_beside_new_ones(first, second, tmp_path):
+    create_runs(tiny_experiment(), tmp_path, first)
+    with pytest.raises(RunError, match="already holds a run"):
+        create_runs(tiny_experiment(), tmp_path, second)
+    made = create_runs(tiny_experiment(), tmp_path, second, force=True)
+    assert find_runs(tmp_path) == made
+
+
 def test_a_file_is_no_run_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="is a file, not a folder"):
@@ -301,7 +311,7 @@ def test_runs_side_by_side_go_on_from_a_step_all_have(tmp_path):
 
 
 def test_seeds_are_found_in_their_order(tmp_path):
-    for seed in (10, 2):
+    for seed in (10, 2, "old"):
         Run(tmp_path / f"seed-{seed}").create({})
     assert [run.folder.name for run in find_runs(tmp_path)] == ["seed-2", "seed-10"]
     assert find_runs(tmp_path / "seed-2") == [Run(tmp_path / "seed-2")]

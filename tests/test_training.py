@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from stmaml.benchmarks import regression2d
-from stmaml.benchmarks.base import TaskSet, freeze
+from stmaml.benchmarks.base import TaskSet, check_batch, freeze
 from stmaml.errors import SettingError, SourceError
-from stmaml.experiments import create_runs, train_runs
+from stmaml.experiments import create_runs, meta_train, train_runs
 from stmaml.inner import InnerLoop
 from stmaml.methods import maml, stmaml
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, stack_one
+from stmaml.nets.layers import MLP
 from stmaml.prediction import NormalOutcome
 from stmaml.recipes import Experiment
 from stmaml.runs import Run, read_npz
@@ -319,6 +320,11 @@ SPOILT = {
         lambda b: replace_support(b, lambda e: e.weight, 0 * b.tasks.support.weight),
         "every support set of the batch is empty",
     ),
+    "weight": (
+        lambda b: replace_support(b, lambda e: e.weight, b.tasks.support.weight.at[0, 0].set(-1.0)),
+        "support weights hold NaN, infinity or a negative number",
+    ),
+    "not a batch": (lambda b: b.tasks, "sample returned Task; expected a TaskBatch"),
 }
 
 
@@ -413,3 +419,20 @@ def test_a_log_has_losses_and_validations(tmp_path: Path):
     (validation,) = [entry for entry in run.log() if "validation" in entry]
     assert validation["step"] == 20
     assert {"mse", "nll", "crps"} <= validation["validation"].keys()
+
+
+def test_classes_are_integers(key):
+    batch = replace_support(Plateau().sample(2, key=key), lambda e: e.y, jnp.zeros((2, 3)))
+    with pytest.raises(SourceError, match="support classes are float32 numbers; expected integers"):
+        check_batch(batch, TaskSpec((2,), 1, target="class"))
+
+
+@pytest.mark.parametrize("width", [(), (0,)])
+def test_a_network_of_no_width_is_refused(width, key):
+    with pytest.raises(SettingError, match="at least"):
+        MLP((2, *width), key=key)
+
+
+def test_an_unknown_method_is_named_with_those_there_are():
+    with pytest.raises(SettingError, match="no method 'mmml'; choose one of: anp"):
+        meta_train("mmml", Broken(lambda b: b))

@@ -27,7 +27,7 @@ from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, MethodConfig
 from stmaml.methods.standardised import Standardised
 from stmaml.recipes import Experiment, Modelling, build_learner
-from stmaml.runs import Run, from_dict, newest_common_checkpoint
+from stmaml.runs import Run, from_dict, held_runs, newest_common_checkpoint
 from stmaml.tasks import NoiseModel
 from stmaml.training import Observer, State, TrainConfig, fit, initial_state, unbundle
 
@@ -138,6 +138,8 @@ def meta_train(
         standardise: scale inputs and real targets by their means and spreads over the tasks.
         noise_model: how the spread of real targets is modelled (see TaskSpec.noise).
     """
+    if isinstance(method, str) and method not in METHODS:
+        raise SettingError(f"there is no method '{method}'; choose one of: {', '.join(METHODS)}.")
     config = METHODS[method]() if isinstance(method, str) else method
     training = training or TrainConfig(steps=5000, val_metric="nll")
     init_key, train_key = jr.split(jr.key(seed))
@@ -155,9 +157,13 @@ def run_folders(folder: Path, seeds: list[int]) -> list[Run]:
 def create_runs(experiment: Experiment, folder: Path, seeds: list[int], *, force: bool = False) -> list[Run]:
     """The run folders of an experiment, with their settings written."""
     runs = run_folders(folder, seeds)
-    for run in () if force else runs:  # all or none
+    held = held_runs(folder)
+    for run in () if force else held:  # all or none
         run.check_free()
     _check_settings(experiment)
+    for run in held:
+        if run not in runs:  # else the folder would be read as those seeds, or as that one run
+            run.remove()
     for run, seed in zip(runs, seeds, strict=True):
         run.create(_describe(experiment, seed), force=force)
     return runs
@@ -202,7 +208,7 @@ def load_experiment(run: Run) -> Experiment:
     """The settings of a run."""
     config = run.config()
     try:
-        benchmark, method = config["benchmark"], config["method"]
+        benchmark, method, _ = config["benchmark"], config["method"], config["seed"]
         return Experiment(
             benchmark=benchmark["name"],
             method=method["name"],
@@ -212,6 +218,8 @@ def load_experiment(run: Run) -> Experiment:
             modelling=from_dict(Modelling, config["modelling"]),
             training=from_dict(TrainConfig, config["training"]),
         )
+    except RunError as error:
+        raise RunError(f"{run.config_path}: {error}") from error
     except KeyError as error:
         raise RunError(
             f"{run.config_path} lacks or misnames {error}. Restore it from a copy, or train again."
@@ -222,9 +230,9 @@ def load_experiment(run: Run) -> Experiment:
         ) from error
 
 
-def load_run(folder: Path) -> tuple[Experiment, AbstractMetaLearner]:
+def load_run(folder: Path | str) -> tuple[Experiment, AbstractMetaLearner]:
     """A run's settings and its best learner."""
-    return _load(Run(folder))
+    return _load(Run(Path(folder)))
 
 
 def load_pretrained(benchmark: str = "regression2d") -> AbstractMetaLearner:

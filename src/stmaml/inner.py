@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from stmaml.errors import SettingError
+
 Order = Literal["second", "first"]
 Params = TypeVar("Params")
 
@@ -77,6 +79,14 @@ class InnerLoop:
     """Whether the outer gradient passes through the inner gradients."""
     remat: bool = False
     """Recompute inner steps in the backward pass: less memory, more time."""
+
+    def __post_init__(self):
+        if self.inner_steps < 0:
+            raise SettingError(f"--inner-steps must be at least 0; got {self.inner_steps}.")
+        if not 0 <= self.inner_lr < math.inf:
+            raise SettingError(f"--inner-lr must be a number of at least 0; got {self.inner_lr}.")
+        if self.inner_clamp is not None and not self.inner_clamp > 0:
+            raise SettingError(f"--inner-clamp must be above 0, or none; got {self.inner_clamp}.")
 
     def __call__(
         self,

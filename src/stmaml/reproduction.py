@@ -6,10 +6,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stmaml.errors import RunError, SettingError
-from stmaml.experiments import EvaluateConfig, create_runs, evaluate_run, is_evaluated, load_experiment, train_runs
+from stmaml.experiments import (
+    EvaluateConfig,
+    create_runs,
+    evaluate_run,
+    is_evaluated,
+    load_experiment,
+    run_folders,
+    train_runs,
+)
 from stmaml.methods import METHODS
 from stmaml.recipes import Experiment, presets, recipe
-from stmaml.runs import Run, find_runs
+from stmaml.runs import Run, held_runs
 from stmaml.training import Observer
 
 BudgetName = Literal["smoke", "cpu", "paper"]
@@ -88,11 +96,12 @@ def run_cell(
 
 
 def _open(cell: Cell, folder: Path, budget: Budget) -> list[Run]:
-    runs = find_runs(folder)
-    if not all(run.config_path.exists() for run in runs) or len(runs) != budget.seeds:
-        return create_runs(cell.experiment, folder, list(range(budget.seeds)), force=True)
-    if any(load_experiment(run) != cell.experiment for run in runs):
+    seeds = list(range(budget.seeds))
+    held, wanted = held_runs(folder), run_folders(folder, seeds)
+    if any(load_experiment(run) != cell.experiment for run in held) or not set(held) <= set(wanted):
         raise RunError(
             f"{folder} holds a run with other settings than this table's. Choose another --out, or remove that folder."
         )
-    return runs
+    if len(held) < len(wanted):  # nothing there, or stopped before all were made and any was trained
+        return create_runs(cell.experiment, folder, seeds, force=not any(run.checkpoint_steps() for run in held))
+    return wanted

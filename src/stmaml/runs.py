@@ -80,10 +80,21 @@ class Run:
             raise RunError(f"{self.folder} is a file, not a folder. Choose another --run.")
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+        self._clear()
+        write_json(self.config_path, {"format": FORMAT, **config})
+
+    def remove(self) -> None:
+        """Deletes the run's files, its settings last."""
+        self._clear()
+        with writing(self.config_path):
+            self.config_path.unlink(missing_ok=True)
+
+    def _clear(self) -> None:
+        """Deletes all that training and evaluation wrote."""
+        with writing(self.folder):
             results = [*self.scores_folder.glob("*"), *self._curves()]
             for old in [self.learner_path, self.log_path, *self._checkpoints(), *results]:
                 old.unlink(missing_ok=True)
-        write_json(self.config_path, {"format": FORMAT, **config})
 
     def config(self) -> dict[str, Any]:
         """The settings the run was made with."""
@@ -200,10 +211,18 @@ def newest_common_checkpoint(runs: list[Run], likes: list[Tree]) -> tuple[int, l
 
 def find_runs(folder: Path) -> list[Run]:
     """The run in a folder, or the runs of several seeds below it."""
-    seeds = sorted(folder.glob("seed-*/config.json"), key=lambda path: int(path.parent.name.removeprefix("seed-")))
-    if seeds and not (folder / "config.json").exists():
-        return [Run(path.parent) for path in seeds]
-    return [Run(folder)]
+    seeds = _seed_runs(folder)
+    return seeds if seeds and not Run(folder).config_path.exists() else [Run(folder)]
+
+
+def held_runs(folder: Path) -> list[Run]:
+    """Every run a folder holds: its own, and those of seeds below it."""
+    return [run for run in (Run(folder), *_seed_runs(folder)) if run.config_path.exists()]
+
+
+def _seed_runs(folder: Path) -> list[Run]:
+    found = {path.parent.name.removeprefix("seed-"): Run(path.parent) for path in folder.glob("seed-*/config.json")}
+    return [found[seed] for seed in sorted((seed for seed in found if seed.isdecimal()), key=int)]
 
 
 @contextlib.contextmanager

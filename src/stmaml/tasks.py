@@ -13,7 +13,8 @@ TargetKind = Literal["real", "binary", "class"]
 
 
 class Examples(eqx.Module):
-    """A set of labelled examples. Rows of weight 0 are padding: they may hold any finite number and change nothing."""
+    """A set of labelled examples. Rows of weight 0 are padding: whatever they hold (not NaN, nor
+    numbers whose square overflows), they change nothing."""
 
     x: Float[Array, "n *dx"]
     y: Shaped[Array, "n *dy"]

@@ -119,7 +119,8 @@ def freeze(source: TaskSource, num_tasks: int, *, seed: int, name: str) -> TaskS
     with jax.default_device(jax.devices("cpu")[0]), jax.enable_x64(True):
         sample = eqx.filter_jit(source.sample) if isinstance(source, eqx.Module) else source.sample
         drawn = sample(num_tasks, key=jr.key(seed))
-        batch = jax.tree.map(_single, drawn)
+        batch = jax.tree.map(_single, drawn) if isinstance(drawn, TaskBatch) else drawn
+    check_batch(batch, source.spec)
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(batch):
         digest.update(np.ascontiguousarray(leaf).tobytes())
@@ -131,8 +132,10 @@ def _single(leaf: jax.Array) -> np.ndarray:
     return array.astype(np.float32 if np.issubdtype(array.dtype, np.floating) else np.int32)
 
 
-def check_batch(batch: TaskBatch, spec: TaskSpec) -> None:
+def check_batch(batch: object, spec: TaskSpec) -> None:
     """Raises SourceError if a batch does not fit `spec` or holds numbers that cannot be learnt from."""
+    if not isinstance(batch, TaskBatch):
+        raise SourceError(f"sample returned {type(batch).__name__}; expected a TaskBatch, such as TaskBatch.of makes.")
     for part, examples in (("support", batch.tasks.support), ("query", batch.tasks.query)):
         x, y, weight = (np.asarray(a) for a in (examples.x, examples.y, examples.weight))
         if weight.ndim != 2 or x.shape != (*weight.shape, *spec.x_shape):
@@ -143,6 +146,10 @@ def check_batch(batch: TaskBatch, spec: TaskSpec) -> None:
         y_shape = weight.shape if spec.target == "class" else (*weight.shape, spec.y_size)
         if y.shape != y_shape:
             raise SourceError(f"the {part} targets have shape {y.shape}; expected {y_shape} from spec.")
+        if spec.target == "class" and not np.issubdtype(y.dtype, np.integer):
+            raise SourceError(f"the {part} classes are {y.dtype} numbers; expected integers from 0 on.")
+        if not (np.isfinite(weight) & (weight >= 0)).all():
+            raise SourceError(f"the {part} weights hold NaN, infinity or a negative number; expected 0 or more.")
         real = weight > 0
         for what, values in (("inputs", x), ("targets", y)):
             finite = np.isfinite(values).reshape(len(weight), -1).all(1)

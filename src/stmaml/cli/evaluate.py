@@ -1,6 +1,7 @@
 """`stmaml evaluate`."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,16 @@ def main(arguments: list[str]) -> None:
             )
     result = summaries[0] if len(summaries) == 1 else _over_seeds(summaries)
     if flags.json:
-        print(json.dumps(result, indent=2))
+        print(json.dumps(_without_nan(result), indent=2, allow_nan=False))
     else:
         _show(result)
+
+
+def _without_nan(content: Any) -> Any:
+    """The same with null for numbers that JSON cannot hold, such as the interval of a single task."""
+    if isinstance(content, dict):
+        return {name: _without_nan(value) for name, value in content.items()}
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _over_seeds(summaries: list[dict[str, Any]]) -> dict[str, Any]:

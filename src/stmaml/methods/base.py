@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.likelihoods import AbstractLikelihood
 from stmaml.prediction import AbstractOutcome, Prediction
-from stmaml.tasks import Examples, Task, TaskSpec
+from stmaml.tasks import Examples, Task, TaskSpec, pad
 
 Metrics = dict[str, Float[Array, ""]]
 
@@ -81,7 +81,8 @@ def predict(
     num_samples: int = 20,
     key: PRNGKeyArray,
 ) -> Prediction:
-    """The predictive distribution at `x` of the task behind `support`."""
+    """The predictive distribution at `x` of the task behind `support`, which may be empty."""
+    support = pad(support, max(1, support.weight.shape[0]))  # networks read at least one row, be it of weight 0
     return predict_with(learner.adapt(support, num_samples=num_samples, key=key), x)
 
 

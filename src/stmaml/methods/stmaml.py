@@ -37,7 +37,7 @@ class Config:
     encoder: tuple[int, ...] = (80, 80)
     """Widths of the pair encoder; the last one is the size of r."""
     z_hidden: tuple[int, ...] = (80,)
-    """Hidden widths between r and the mean and spread of z: the paper's two-layer MLP has one."""
+    """Widths of the ReLU layers between r and the mean and spread of z."""
     z_size: int = 20
     """Numbers in the task variable z."""
     h_size: int = 20

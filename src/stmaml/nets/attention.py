@@ -24,7 +24,7 @@ class MultiHeadAttention(eqx.Module):
 
     def __init__(self, key_size: int, value_size: int, *, num_heads: int, key: PRNGKeyArray):
         """Queries are as long as keys, answers as long as values. No biases: one on the keys would cancel."""
-        if key_size % num_heads or value_size % num_heads:
+        if num_heads < 1 or key_size % num_heads or value_size % num_heads:
             raise SettingError(
                 f"{num_heads} heads must divide the sizes of keys and values, which are {key_size} and {value_size}"
             )

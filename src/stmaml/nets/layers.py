@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stmaml.errors import SettingError
+
 Init = Literal["he", "glorot"]
 
 
@@ -19,6 +21,8 @@ class Linear(eqx.Module):
 
     def __init__(self, in_size: int, out_size: int, *, init: Init = "he", use_bias: bool = True, key: PRNGKeyArray):
         """Normal weights of the variance He or Glorot give; zero bias."""
+        if min(in_size, out_size) < 1:
+            raise SettingError(f"a layer from {in_size} to {out_size} numbers cannot be; every width is at least 1.")
         variance = 2 / in_size if init == "he" else 2 / (in_size + out_size)
         self.weight = variance**0.5 * jr.normal(key, (in_size, out_size))
         self.bias = jnp.zeros(out_size) if use_bias else None
@@ -38,6 +42,8 @@ class MLP(eqx.Module):
 
     def __init__(self, sizes: tuple[int, ...], *, init: Init = "he", key: PRNGKeyArray):
         """`sizes` runs from inputs to outputs."""
+        if len(sizes) < 2:
+            raise SettingError("a network needs at least one layer; give its widths.")
         keys = jr.split(key, len(sizes) - 1)
         self.layers = tuple(Linear(i, o, init=init, key=k) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
 
