@@ -13,6 +13,7 @@ from stmaml.benchmarks.base import freeze
 from stmaml.benchmarks.bayes2d import CHUNK, bayes_scores
 from stmaml.benchmarks.floors import find_floor, floor_key, remember_floor
 from stmaml.benchmarks.regression2d import FAMILIES, Config, Curves
+from stmaml.errors import RunError
 from stmaml.tasks import Examples, Task, TaskBatch
 
 LINE = next(family for family in FAMILIES if family.name == "line")
@@ -126,3 +127,27 @@ def test_an_unreadable_memory_of_limits_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "stmaml").mkdir()
     (tmp_path / "stmaml" / "floors.json").write_text("{")
     assert find_floor("regression2d/none") is None
+
+
+def test_a_limit_that_cannot_be_kept_says_where_to_write(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(RunError, match="XDG_CACHE_HOME"):
+        remember_floor("regression2d/range0..5/noise0.3/shots10/query40", {"metrics": {}})
+
+
+def test_a_limit_that_was_kept_is_found_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    remember_floor("regression2d/range0..5/noise7/shots10/query40", {"metrics": {"mse": {"mean": 1.0, "ci95": 0.1}}})
+    found = find_floor("regression2d/range0..5/noise7/shots10/query15/seed-2/tasks-9")
+    assert found == {"metrics": {"mse": {"mean": 1.0, "ci95": 0.1}}}
+
+
+def test_shipped_limits_agree_with_published_ones():
+    """Noisy MSE and NLL known from an independent computation on 600 tasks, with its intervals."""
+    known = {"0..5": (0.130, 0.007, 0.362, 0.013), "-5..5": (0.167, 0.020, 0.392, 0.015)}
+    for span, (mse, mse_ci, nll, nll_ci) in known.items():
+        floor = find_floor(f"regression2d/range{span}/noise0.3/shots10/query40")
+        assert floor is not None
+        assert abs(floor["metrics"]["mse"]["mean"] - mse) < mse_ci + floor["metrics"]["mse"]["ci95"]
+        assert abs(floor["metrics"]["nll"]["mean"] - nll) < nll_ci + floor["metrics"]["nll"]["ci95"]

@@ -6,6 +6,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from stmaml.errors import RunError
+
 Floor = dict[str, Any]
 """Metrics (`mean`, `ci95`) under `metrics`, the number of tasks and draws, and the same by family."""
 
@@ -24,8 +26,14 @@ def find_floor(test_name: str) -> Floor | None:
 def remember_floor(test_name: str, floor: Floor) -> Path:
     """Keeps a limit for this user's later reports."""
     path = _own_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**_own(), floor_key(test_name): floor}, indent=1) + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**_own(), floor_key(test_name): floor}, indent=1) + "\n")
+    except OSError as error:
+        raise RunError(
+            f"the limit was computed but could not be kept in {path}: {error.strerror or error}. Set XDG_CACHE_HOME to "
+            "a folder you may write to."
+        ) from error
     return path
 
 

@@ -12,6 +12,7 @@ from stmaml.benchmarks import regression2d
 from stmaml.benchmarks.base import freeze
 from stmaml.benchmarks.bayes2d import bayes_scores
 from stmaml.benchmarks.floors import floor_key, remember_floor
+from stmaml.errors import SettingError
 from stmaml.metrics import summarise
 
 FLOOR_SEED = 3
@@ -36,6 +37,8 @@ class Floor:
 def main(arguments: list[str]) -> None:
     """Computes, remembers and prints a limit."""
     flags = tyro.cli(Floor, args=arguments, prog="stmaml floor", config=(tyro.conf.OmitArgPrefixes,))
+    if min(flags.tasks, flags.draws) < 1:
+        raise SettingError(f"--tasks and --draws must be at least 1; got {flags.tasks} and {flags.draws}.")
     benchmark = flags.task.build()
     tasks = freeze(benchmark.test, flags.tasks, seed=FLOOR_SEED, name=benchmark.test_name)
     console = Console(stderr=True)
