@@ -45,4 +45,4 @@ $(VENV)/.dev: pyproject.toml $(PINS) | $(VENV)/bin/python
 	touch $@ $(VENV)/.runtime
 
 clean:
-	rm -rf $(VENV) $(DEMO) .jax_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) .pytest_cache .ruff_cache .hypothesis

@@ -199,7 +199,7 @@ def test_evaluate_of_several_seeds_says_which(stmaml, trained):
 def test_evaluate_as_text_has_a_table(stmaml, trained):
     code, out, _ = stmaml("evaluate", trained / "seed-0", "--tasks", 6, "--samples", 1)
     assert code == 0
-    assert "maml on regression2d/range0..5/noise0.3/shots5/query5/seed-2/tasks-6" in " ".join(out.split())
+    assert "maml on regression2d/range0..5/noise0.3/shots5/query40/seed-2/tasks-6" in " ".join(out.split())
     assert "half-width of the 95 % interval over tasks" in out
 
 

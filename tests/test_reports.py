@@ -206,7 +206,7 @@ def test_runs_are_described(tmp_path):
     score(make_run(tmp_path / "a"), {"mse": MSE})
     text = report(tmp_path / "a")
     assert "```\nstmaml train regression2d --method st-maml --seed 0\n```" in text
-    assert "Seed 0: 4,000 of 60,000 steps in 80 s on cpu. Made with python 3.11, stmaml 0.1.0." in text
+    assert "Seed 0: 4,000 of 40,000 steps in 80 s on cpu. Made with python 3.11, stmaml 0.1.0." in text
 
 
 def test_training_time_adds_up_over_resumes():

@@ -21,6 +21,7 @@ def test_losses_and_scores_go_to_event_files_of_each_run(tmp_path, key):
     files.progress(100, {"loss": np.array([1.0, 2.0])})
     files.validated(100, [{"mse": 1.0}, {"mse": 2.0}], [True, True], state)
     files.checkpoint(100, state)
+    files.close()
     written = [next(run.folder.glob("events.out.tfevents.*")).read_bytes() for run in runs]
     for content in written:
         assert b"train/loss" in content

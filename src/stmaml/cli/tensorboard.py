@@ -40,3 +40,8 @@ class EventFiles:
     def rolled_back(self, step: int, to_step: int, seed_index: int, rate: float) -> None:
         """The new factor on the step size."""
         self._writers[seed_index].add_scalar("train/rate", rate, to_step)
+
+    def close(self) -> None:
+        """Ends the files; the writers' threads may lag behind until then."""
+        for writer in self._writers:
+            writer.close()

@@ -1,6 +1,7 @@
 """`stmaml train`."""
 
 import argparse
+import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -143,9 +144,10 @@ def _train(runs: list[Run], *, tensorboard: bool) -> None:
     where = f"{experiment.method} on {experiment.benchmark} -> {folder}"
     stop = StopRequest()
     try:
-        with stop_requests(stop), TrainingBar(console, experiment.training, where) as bar:
-            observers: tuple[Observer, ...] = (bar, *_tensorboard(runs if tensorboard else []))
-            train_runs(runs, observers=observers, should_stop=stop.requested)
+        bar = TrainingBar(console, experiment.training, where)
+        with stop_requests(stop), bar, contextlib.ExitStack() as closing:
+            events = _event_files(runs, closing) if tensorboard else ()
+            train_runs(runs, observers=(bar, *events), should_stop=stop.requested)
     except Interrupted as error:
         console.print(f"stopped at step {error.step}, state saved. Go on with: stmaml train --resume {folder}")
         sys.exit(128 + stop.signal)
@@ -160,9 +162,7 @@ def _train(runs: list[Run], *, tensorboard: bool) -> None:
     console.print(f"trained. Next: stmaml evaluate {folder}")
 
 
-def _tensorboard(runs: list[Run]) -> list[Observer]:
-    if not runs:
-        return []
+def _event_files(runs: list[Run], closing: contextlib.ExitStack) -> tuple[Observer, ...]:
     from stmaml.cli.tensorboard import EventFiles
 
-    return [EventFiles(runs)]
+    return (closing.enter_context(contextlib.closing(EventFiles(runs))),)
