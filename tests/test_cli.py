@@ -1,7 +1,6 @@
 """The command line, from the outside: words in, exit code and text out."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -259,9 +258,8 @@ def test_a_run_that_diverges_exits_with_code_3(stmaml, tmp_path):
 
 
 def start(*words: object) -> subprocess.Popen:
-    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".jax_cache")}
     command = [sys.executable, "-m", "stmaml", *map(str, words)]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_stopped_run_exits_with_143_and_goes_on_to_its_end(tmp_path, stmaml):
