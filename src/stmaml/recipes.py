@@ -53,9 +53,9 @@ def build_learner(
 def _regression2d(method: str, learner: MethodConfig, *, outer_lr: float = 3e-3, query_size: int = 40) -> Experiment:
     """2D regression as in the paper's text.
 
-    Inner and outer step sizes and KL weights are the best of a small grid on validation tasks, the same for all methods
-    (docs/results.md). ST-MAML does better with the authors' 10 training queries than with the text's 40: the posterior,
-    which reads them too, then stays closer to the prior.
+    Inner and outer step sizes and KL weights come from one small grid on validation tasks, the same for all methods;
+    ST-MAML's were searched further (docs/results.md). It does better with the authors' 10 training queries than with
+    the text's 40: the posterior, which reads them too, then stays closer to the prior.
     """
     return Experiment(
         benchmark="regression2d",
