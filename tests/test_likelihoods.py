@@ -1,5 +1,6 @@
 """Likelihoods: densities against SciPy, and what trains what."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -11,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from stmaml.inner import InnerLoop
 from stmaml.likelihoods import MIN_STD, Bernoulli, Categorical, Gaussian, likelihood_for
-from stmaml.tasks import Examples, TaskSpec
+from stmaml.methods import maml
+from stmaml.methods.base import predict
+from stmaml.prediction import NormalOutcome
+from stmaml.tasks import Examples, Task, TaskSpec
+from tests.methods.small import small_task
 
 finite = st.floats(-20, 20, width=32)
 rows = hnp.arrays(np.float32, (3, 2), elements=finite)
@@ -130,6 +136,88 @@ def test_the_loss_of_a_set_is_the_mean_over_its_real_rows(key):
     each = Gaussian(1, "fixed", 0.4).objective(raw, y)
     got = Gaussian(1, "fixed", 0.4).mean_objective(raw, examples)
     np.testing.assert_allclose(got, (each[0] + each[2]) / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("noise", ["residual", "fixed", "learned", "predicted"])
+def test_the_inner_loss_of_real_targets_is_the_squared_error_of_the_mean(noise, key):
+    likelihood = Gaussian(3, noise, 0.4)
+    raw, y = jr.normal(key, (5, likelihood.raw_size)), jr.normal(jr.fold_in(key, 1), (5, 3))
+    want = np.square(np.asarray(y, dtype=float) - np.asarray(raw, dtype=float)[:, :3]).mean(1)
+    np.testing.assert_allclose(likelihood.inner_objective(raw, y), want, rtol=1e-5)
+
+
+def test_the_inner_loss_moves_the_mean_and_no_noise(key):
+    raw, y = jr.normal(key, (5, 4)), jr.normal(jr.fold_in(key, 1), (5, 2))
+    slope = jax.grad(lambda raw: Gaussian(2, "predicted", 0.4).inner_objective(raw, y).sum())(raw)
+    np.testing.assert_allclose(slope[:, :2], 2 * (raw[:, :2] - y) / 2, rtol=1e-5)
+    np.testing.assert_array_equal(slope[:, 2:], np.zeros((5, 2)))
+    for noise in ("residual", "learned"):
+        grads = jax.grad(lambda m: m.inner_objective(raw[:, :2], y).sum())(Gaussian(2, noise, 0.4))
+        assert grads.log_noise == 0
+
+
+def test_the_inner_loss_of_classes_and_probabilities_is_the_outer_one(key):
+    raw = jr.normal(key, (4, 3))
+    classes, probabilities = jnp.array([2, 0, 1, 1]), jr.uniform(key, (4, 3))
+    want = -scipy.special.log_softmax(np.asarray(raw, dtype=float), axis=1)[np.arange(4), classes]
+    np.testing.assert_allclose(Categorical(3).inner_objective(raw, classes), want, rtol=1e-5)
+    np.testing.assert_array_equal(Categorical(3).inner_objective(raw, classes), Categorical(3).objective(raw, classes))
+    np.testing.assert_array_equal(
+        Bernoulli(3).inner_objective(raw, probabilities), Bernoulli(3).objective(raw, probabilities)
+    )
+
+
+def test_the_inner_loss_of_a_set_is_the_mean_over_its_real_rows(key):
+    raw, y = jr.normal(key, (2, 4, 1))
+    examples = Examples(jnp.zeros((4, 2)), y, jnp.array([1.0, 0.0, 1.0, 0.0]))
+    each = np.square(y - raw)[:, 0]
+    got = Gaussian(1, "fixed", 0.4).mean_inner_objective(raw, examples)
+    np.testing.assert_allclose(got, (each[0] + each[2]) / 2, rtol=1e-6)
+
+
+@eqx.filter_jit
+def maml_outcome(learner: maml.MAML, task: Task, key) -> NormalOutcome:
+    outcome = predict(learner, task.support, task.query.x, key=key).components
+    assert isinstance(outcome, NormalOutcome)
+    return outcome
+
+
+def new_maml(noise, noise_std: float, key) -> maml.MAML:
+    spec = TaskSpec((2,), 1, noise=noise, noise_std=noise_std)
+    config = maml.Config(hidden=(8,), inner=InnerLoop(inner_lr=0.1, inner_steps=2))
+    return eqx.filter_jit(config.build)(spec, key=key)
+
+
+def test_the_noise_level_has_no_say_in_what_maml_adapts_to(key):
+    """Under the log-density a noise of 0.05 would take steps 100 times those of 0.5."""
+    task = small_task(TaskSpec((2,), 1), key=key)
+    quiet, loud = (
+        eqx.tree_at(lambda m: m.likelihood.log_noise, new_maml("learned", 1.0, key), jnp.log(std))
+        for std in (0.05, 0.5)
+    )
+    first, second = maml_outcome(quiet, task, key), maml_outcome(loud, task, key)
+    np.testing.assert_array_equal(first.loc, second.loc)
+    np.testing.assert_allclose((first.scale[0, 0, 0], second.scale[0, 0, 0]), (0.05, 0.5), rtol=1e-5)
+    for noise in ("residual", "fixed"):
+        np.testing.assert_allclose(maml_outcome(new_maml(noise, 0.05, key), task, key).loc, first.loc, rtol=1e-6)
+
+
+def test_maml_adapts_by_the_squared_error_though_the_noise_is_predicted(key):
+    """Two steps by hand on the means of the support; features move below the noise, its own weights do not."""
+    learner, task = new_maml("predicted", 0.4, key), small_task(TaskSpec((2,), 1), key=key)
+
+    @jax.jit
+    def step(theta):
+        grads = jax.grad(lambda theta: jnp.square(theta(task.support.x)[:, :1] - task.support.y).mean())(theta)
+        return jax.tree.map(lambda p, g: p - 0.1 * jnp.clip(g, -10, 10), theta, grads)
+
+    theta = step(step(learner.theta))
+    raw = np.asarray(theta(task.query.x), dtype=float)
+    got = maml_outcome(learner, task, key)
+    np.testing.assert_allclose(got.loc[0], raw[:, :1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(got.scale[0], 0.4 * np.log1p(np.exp(raw[:, 1:])) / np.log(2), rtol=1e-4)
+    np.testing.assert_array_equal(theta.head.weight[:, 1], learner.theta.head.weight[:, 1])
+    assert not np.allclose(theta.body[0].weight, learner.theta.body[0].weight, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -32,15 +32,23 @@ class AbstractLikelihood(eqx.Module):
 
     @abc.abstractmethod
     def objective(self, raw: Float[Array, "n r"], y: Shaped[Array, "n *dy"]) -> Float[Array, " n"]:
-        """The loss of each example, for the inner and the outer loop."""
+        """The loss of each example, for the outer loop."""
 
     @abc.abstractmethod
     def encode(self, y: Shaped[Array, "n *dy"]) -> Float[Array, "n c"]:
         """Targets as numbers a network can read."""
 
     def mean_objective(self, raw: Float[Array, "n r"], examples: Examples) -> Float[Array, ""]:
-        """The loss of a set: the mean over its examples (eq. 16, inner_loss)."""
+        """The loss of a set: the mean over its examples."""
         return weighted_mean(self.objective(raw, examples.y), examples.weight)
+
+    def inner_objective(self, raw: Float[Array, "n r"], y: Shaped[Array, "n *dy"]) -> Float[Array, " n"]:
+        """The loss of each example in a method's inner loop: the same, unless a likelihood says otherwise."""
+        return self.objective(raw, y)
+
+    def mean_inner_objective(self, raw: Float[Array, "n r"], examples: Examples) -> Float[Array, ""]:
+        """The inner loss of a set: the mean over its examples (eq. 16, inner_loss)."""
+        return weighted_mean(self.inner_objective(raw, examples.y), examples.weight)
 
 
 class Gaussian(AbstractLikelihood):
@@ -91,6 +99,14 @@ class Gaussian(AbstractLikelihood):
         # Adds nothing to the value and nothing to the predictor's gradient: only log_noise learns from it.
         noise_fit = -self.outcome(jax.lax.stop_gradient(raw)).log_prob(y)
         return jnp.square(y - raw).mean(-1) + noise_fit - jax.lax.stop_gradient(noise_fit)
+
+    def inner_objective(self, raw: Float[Array, "n r"], y: Shaped[Array, "n dy"]) -> Float[Array, " n"]:
+        """The squared error, mean over targets, whatever the noise model: a support set moves the mean alone.
+
+        A few examples say little about their noise, and the log-density's gradient, which grows as the noise shrinks,
+        would make a step size right at the start of training and far too large at its end.
+        """
+        return jnp.square(y - raw[..., : self.size]).mean(-1)
 
     def encode(self, y: Shaped[Array, "n dy"]) -> Float[Array, "n dy"]:
         """The targets themselves."""

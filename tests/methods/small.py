@@ -10,6 +10,7 @@ from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import Examples, Task, TaskSpec
 
 INNER = InnerLoop(inner_lr=0.05, inner_steps=2)
+ONE_STEP = InnerLoop(inner_lr=0.05, inner_steps=1)
 SMALL = {
     "anp": neural_processes.ANPConfig(encoder=(8, 8), keys=(8, 8), num_heads=2, decoder=(8, 8), z_size=4),
     "arml": arml.Config(hidden=(8, 8), sample_size=8, code_size=8, inner=INNER),
@@ -23,16 +24,25 @@ SMALL = {
     "platipus": platipus.Config(hidden=(8, 8), inner=INNER),
     "st-maml": stmaml.Config(hidden=(8, 8), encoder=(8, 8), z_size=4, h_size=3, inner=INNER),
 }
+VARIANTS = {
+    "st-maml-attention": stmaml.Config(
+        hidden=(8,), encoder=(8, 8), attention=1, num_heads=2, z_hidden=(), z_size=4, h_size=3, inner=ONE_STEP
+    ),
+    "st-maml-mixture": stmaml.Config(
+        hidden=(8,), encoder=(8, 8), prior_draws=2, z_hidden=(), z_size=4, h_size=3, inner=ONE_STEP
+    ),
+}
+"""Settings that change what a method computes from sets."""
 
 
 _BUILT: dict[tuple, AbstractMetaLearner] = {}
 
 
 def small_learner(name: str, spec: TaskSpec, *, key) -> AbstractMetaLearner:
-    """Built once for each method, spec and key, as one compiled program: operation by operation it takes seconds."""
+    """Built once for each version, spec and key, as one compiled program: operation by operation it takes seconds."""
     which = (name, spec, jr.key_data(key).tobytes())
     if which not in _BUILT:
-        _BUILT[which] = eqx.filter_jit(SMALL[name].build)(spec, key=key)
+        _BUILT[which] = eqx.filter_jit((SMALL | VARIANTS)[name].build)(spec, key=key)
     return _BUILT[which]
 
 
@@ -42,7 +52,7 @@ def small_task(spec: TaskSpec, *, shots: int = 5, queries: int = 6, key) -> Task
         x = jr.normal(x_key, (n, *spec.x_shape))
         if spec.target == "class":
             return Examples.of(x, jr.randint(y_key, (n,), 0, spec.y_size))
-        y = jnp.sin(x.sum(axis=1, keepdims=True)) + 0.1 * jr.normal(y_key, (n, 1))
+        y = jnp.sin(x.sum(axis=1, keepdims=True)) + 0.1 * jr.normal(y_key, (n, spec.y_size))
         return Examples.of(x, (y > 0).astype(float) if spec.target == "binary" else y)
 
     support_key, query_key = jr.split(key)

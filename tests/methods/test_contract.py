@@ -16,15 +16,26 @@ from hypothesis import strategies as st
 from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, predict
 from stmaml.tasks import Examples, Task, TaskSpec, pad
-from tests.methods.small import SMALL, small_learner, small_task
+from tests.methods.small import SMALL, VARIANTS, small_learner, small_task
 
 ORDER_MATTERS = {"mmaml"}  # a recurrent encoder reads its support in order
 SPECS = {
     "real": TaskSpec((2,), 1),
     "class": TaskSpec((2,), 3, target="class"),
     "binary": TaskSpec((2,), 1, target="binary"),
+    "learned": TaskSpec((2,), 1, noise="learned"),
 }
 every_method = pytest.mark.parametrize("name", sorted(METHODS))
+every_version = pytest.mark.parametrize("name", [*sorted(METHODS), *sorted(VARIANTS)])
+GRADIENTS = [
+    *((target, name) for target in ("binary", "class", "real") for name in sorted(METHODS)),
+    *(("learned", name) for name in sorted(VARIANTS)),
+]
+
+
+def spec_of(name: str) -> TaskSpec:
+    """Real targets; for variants with a density, which a mixture needs."""
+    return SPECS["learned" if name in VARIANTS else "real"]
 
 
 @eqx.filter_jit
@@ -43,9 +54,8 @@ def test_every_method_has_a_small_version():
     assert sorted(SMALL) == sorted(METHODS)
 
 
-@every_method
-@pytest.mark.parametrize("target", sorted(SPECS))
-def test_every_parameter_gets_a_gradient(name, target, key):
+@pytest.mark.parametrize(("target", "name"), GRADIENTS)
+def test_every_parameter_gets_a_gradient(target, name, key):
     spec = SPECS[target]
     learner = small_learner(name, spec, key=key)
     tasks = jax.vmap(lambda key: small_task(spec, key=key))(jr.split(key, 4))
@@ -74,9 +84,9 @@ def test_same_key_same_result(name, key):
     np.testing.assert_array_equal(first[0], second[0])
 
 
-@every_method
+@every_version
 def test_support_order_is_irrelevant(name, key):
-    spec = SPECS["real"]
+    spec = spec_of(name)
     learner, task = small_learner(name, spec, key=key), small_task(spec, key=key)
     shuffled = jax.tree.map(lambda a: a[::-1], task.support)
     mean, std = mean_of(learner, task.support, task.query.x, key)
@@ -100,14 +110,14 @@ def test_padding_changes_nothing(name, key):
     np.testing.assert_allclose(loss_of(learner, padded, key), loss_of(learner, task, key), rtol=2e-4, atol=2e-5)
 
 
-@every_method
+@every_version
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     keep=st.lists(st.booleans(), min_size=7, max_size=7), garbage=st.floats(-50, 50, width=32), seed=st.integers(0, 99)
 )
 def test_zero_weight_rows_change_nothing(name, keep, garbage, seed, key):
     """Whatever finite numbers stand in rows of weight 0, in support and query, even if no row is left."""
-    spec = SPECS["real"]
+    spec = spec_of(name)
     learner = small_learner(name, spec, key=key)
     task = small_task(spec, shots=7, queries=7, key=jr.key(seed))
     weight = jnp.array(keep, dtype=float)

@@ -10,16 +10,20 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.integrate
+import scipy.special
 import scipy.stats
 
+from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
+from stmaml.likelihoods import Gaussian
 from stmaml.methods import stmaml
-from stmaml.methods.base import predict
+from stmaml.methods.base import predict, predict_with
 from stmaml.methods.stmaml import STMAML, Codes, Knowledge, _gate
 from stmaml.nets.layers import Linear
 from stmaml.nets.learner import Learner
 from stmaml.nets.set_encoder import DiagonalNormal
-from stmaml.tasks import Task, TaskSpec
+from stmaml.prediction import BernoulliOutcome, CategoricalOutcome, NormalOutcome, Prediction
+from stmaml.tasks import Examples, Task, TaskSpec
 from tests.methods.small import small_task
 from tests.reference import stmaml_reference as reference
 
@@ -354,3 +358,142 @@ def test_h_joins_the_layer_it_is_told_to(key):
 def test_h_cannot_join_a_layer_that_is_not_there(key):
     with pytest.raises(ValueError, match="layers 0 to 1 of this network, not layer 2"):
         Learner(2, (4,), 1, h_size=2, h_layer=2, key=key)
+
+
+QUICK = dataclasses.replace(PAPER, hidden=(8,), inner=InnerLoop(inner_lr=0.1, inner_steps=1))
+MIXTURE = dataclasses.replace(QUICK, prior_draws=3)
+LEARNED = TaskSpec((2,), 1, noise="learned", noise_std=0.5)
+PREDICTED = TaskSpec((2,), 1, noise="predicted", noise_std=0.5)
+MIXTURE_SPECS = {
+    "learned": LEARNED,
+    "predicted": PREDICTED,
+    "class": TaskSpec((2,), 3, target="class"),
+    "binary": TaskSpec((2,), 1, target="binary"),
+    "several binary": TaskSpec((2,), 2, target="binary"),
+}
+
+
+@eqx.filter_jit
+def loss_and_prediction(learner: STMAML, task: Task, num_samples: int, key):
+    """The training loss and its parts, and the prediction for the same query inputs under the same key."""
+    prediction = predict(learner, task.support, task.query.x, num_samples=num_samples, key=key)
+    return *learner.loss(task, key=key), prediction
+
+
+def with_garbage(task: Task) -> Task:
+    """The same task, with two rows of weight 0 in the middle of its query set."""
+
+    def insert(real, garbage):
+        return jnp.concatenate([real[:2], jnp.full_like(real[:2], garbage), real[2:]])
+
+    query = task.query
+    return Task(task.support, Examples(insert(query.x, 9), insert(query.y, 1), insert(query.weight, 0)))
+
+
+REAL = np.array([0, 1, 4, 5, 6, 7])  # the rows that are not garbage
+
+
+def log_densities(prediction: Prediction, y) -> np.ndarray:
+    """log p(y_i | predictor_l) of the real rows in SciPy's double precision, a row for each predictor."""
+    outcome, y = prediction.components, np.asarray(y)
+    if isinstance(outcome, NormalOutcome):
+        loc, scale = (np.asarray(a, dtype=float) for a in (outcome.loc, outcome.scale))
+        return scipy.stats.norm.logpdf(y, loc, scale).sum(2)[:, REAL]
+    if isinstance(outcome, CategoricalOutcome):
+        log_p = scipy.special.log_softmax(np.asarray(outcome.logits, dtype=float), axis=2)
+        return log_p[:, REAL, y[REAL]]
+    assert isinstance(outcome, BernoulliOutcome)
+    p = scipy.special.expit(np.asarray(outcome.logits, dtype=float))
+    return scipy.stats.bernoulli.logpmf(y, p).sum(2)[:, REAL]
+
+
+@pytest.mark.parametrize("name", MIXTURE_SPECS)
+def test_a_mixture_is_scored_by_the_density_of_the_whole_query_set(name, key):
+    """-1/n log(1/L sum_l prod_i p(y_i | predictor_l)), over the predictors that `adapt` draws with the same key."""
+    spec = MIXTURE_SPECS[name]
+    learner, task = build(MIXTURE, key, spec), with_garbage(small_task(spec, key=jr.fold_in(key, 1)))
+    loss, metrics, prediction = loss_and_prediction(learner, task, 3, key)
+    each = log_densities(prediction, task.query.y)
+    assert each.shape == (3, 6)
+    np.testing.assert_allclose(loss, -np.log(np.mean(np.exp(each.sum(1)))) / 6, rtol=1e-5)
+    np.testing.assert_allclose(metrics["fit"], -each.mean(), rtol=1e-5)
+    assert sorted(metrics) == ["fit"]
+    assert np.ptp(each.sum(1)) > 0.1  # else any mean of the three would do
+
+
+def test_query_targets_only_score_a_mixture(key):
+    """The slopes in targets and noise level are those of the score alone, each predictor weighed by its share.
+
+    Neither reaches the predictors: z comes from the support, and the inner loop knows no noise.
+    """
+    learner, task = build(MIXTURE, key, LEARNED), with_garbage(small_task(LEARNED, key=jr.fold_in(key, 1)))
+    assert isinstance(learner.likelihood, Gaussian)
+
+    @eqx.filter_jit
+    def slopes(y, log_noise):
+        def loss(y, log_noise):
+            noisy = eqx.tree_at(lambda m: m.likelihood.log_noise, learner, log_noise)
+            return noisy.loss(eqx.tree_at(lambda t: t.query.y, task, y), key=key)[0]
+
+        return jax.grad(loss, argnums=(0, 1))(y, log_noise)
+
+    prediction = predict_query(learner, task, 3, key)
+    assert isinstance(prediction.components, NormalOutcome)
+    loc, scale = (np.asarray(a, dtype=float) for a in (prediction.components.loc, prediction.components.scale))
+    y = np.asarray(task.query.y, dtype=float)
+    share = scipy.special.softmax(log_densities(prediction, y).sum(1))
+    by_target = np.zeros_like(y)
+    by_target[REAL] = np.einsum("l,lnd->nd", share, (y - loc) / scale**2)[REAL] / 6
+    by_noise = share @ (1 - np.square((y - loc) / scale))[:, REAL].mean((1, 2))
+    got = slopes(task.query.y, learner.likelihood.log_noise)
+    np.testing.assert_allclose(got[0], by_target, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(got[1], by_noise, rtol=1e-4)
+
+
+def test_a_mixture_of_one_is_the_plain_log_likelihood(key):
+    learner = build(dataclasses.replace(QUICK, prior_draws=1), key, PREDICTED)
+    task = with_garbage(small_task(PREDICTED, key=jr.fold_in(key, 1)))
+    loss, metrics, prediction = loss_and_prediction(learner, task, 1, key)
+    np.testing.assert_allclose(loss, -log_densities(prediction, task.query.y).mean(), rtol=1e-5)
+    np.testing.assert_allclose(loss, metrics["fit"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "spec", "message"),
+    [
+        ({"prior_draws": 0}, LEARNED, "--prior-draws must be at least 1; got 0"),
+        ({"prior_draws": 2, "stochastic": False}, LEARNED, "--prior-draws needs a stochastic z"),
+        ({"prior_draws": 2}, SPEC, "choose --noise-model learned, predicted or fixed"),
+    ],
+    ids=["none", "deterministic", "residual"],
+)
+def test_a_mixture_that_cannot_be_is_refused(changes, spec, message, key):
+    with pytest.raises(SettingError, match=message):
+        dataclasses.replace(QUICK, **changes).build(spec, key=key)
+
+
+@pytest.mark.parametrize("adapted", ["knowledge", "mean"])
+def test_predicted_noise_has_no_say_in_the_adapted_mean(adapted, key):
+    """The support moves what the means need; the weights of the noise are never moved themselves."""
+    learner = build(dataclasses.replace(QUICK, adapted=adapted), key, PREDICTED)
+    task = small_task(PREDICTED, key=jr.fold_in(key, 1))
+
+    @eqx.filter_jit
+    def adapt(weight, bias):
+        theta = eqx.tree_at(lambda t: (t.head.weight, t.head.bias), learner.theta, (weight, bias))
+        predictors = dataclasses.replace(learner, theta=theta).adapt(task.support, num_samples=2, key=key)
+        outcome = predict_with(predictors, task.query.x).components
+        assert isinstance(predictors.net, Knowledge)
+        assert isinstance(outcome, NormalOutcome)
+        return outcome, predictors.net.theta.head.bias
+
+    weight, bias = learner.theta.head.weight, learner.theta.head.bias
+    assert bias is not None
+    shift = jr.normal(jr.fold_in(key, 2), (9,))
+    first, moved = adapt(weight, bias)
+    assert moved is not None
+    second, _ = adapt(weight.at[:, 1].add(shift[:8]), bias.at[1].add(shift[8]))
+    np.testing.assert_array_equal(first.loc, second.loc)
+    assert not np.allclose(first.scale, second.scale, rtol=0.01)
+    np.testing.assert_array_equal(moved[:, 1], np.full(2, bias[1]))
+    assert (np.abs(moved[:, 0] - bias[0]) > 1e-3).all()

@@ -139,7 +139,7 @@ class HSML(AbstractMetaLearner):
         """theta^K from the task's own start, and the reconstruction loss on the way to it."""
 
         def inner_loss(theta: Learner) -> Float[Array, ""]:
-            return self.likelihood.mean_objective(theta(support.x), support)
+            return self.likelihood.mean_inner_objective(theta(support.x), support)
 
         theta0, reconstruction = self._tailor(support)
         return self.settings.inner(inner_loss, theta0), reconstruction

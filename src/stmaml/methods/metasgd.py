@@ -55,6 +55,6 @@ class MetaSGD(AbstractMetaLearner):
 
     def _fine_tune(self, support: Examples) -> Learner:
         def inner_loss(theta: Learner) -> Float[Array, ""]:
-            return self.likelihood.mean_objective(theta(support.x), support)
+            return self.likelihood.mean_inner_objective(theta(support.x), support)
 
         return self.settings.inner(inner_loss, self.theta, lr=self.alpha)

@@ -90,6 +90,6 @@ class MMAML(AbstractMetaLearner):
         tau = self._modulation(support)
 
         def inner_loss(theta: ModulatedLearner) -> Float[Array, ""]:
-            return self.likelihood.mean_objective(theta(support.x, tau), support)
+            return self.likelihood.mean_inner_objective(theta(support.x, tau), support)
 
         return Modulated(self.settings.inner(inner_loss, self.theta), tau)

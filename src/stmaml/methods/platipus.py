@@ -102,6 +102,6 @@ class PLATIPUS(AbstractMetaLearner):
 
     def _loss_on(self, examples: Examples) -> Callable[[Learner], Float[Array, ""]]:
         def inner_loss(theta: Learner) -> Float[Array, ""]:
-            return self.likelihood.mean_objective(theta(examples.x), examples)
+            return self.likelihood.mean_inner_objective(theta(examples.x), examples)
 
         return inner_loss

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop, bound
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
 from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, kl_weight, pairs, sample_predictors
@@ -36,6 +37,10 @@ class Config:
     """Widths of the base learner's hidden layers."""
     encoder: tuple[int, ...] = (80, 80)
     """Widths of the pair encoder; the last one is the size of r."""
+    attention: int = 0
+    """Layers of self-attention over the encoded pairs, beyond the paper: 0 is its plain mean."""
+    num_heads: int = 8
+    """Heads of that attention."""
     z_hidden: tuple[int, ...] = (80,)
     """Widths of the ReLU layers between r and the mean and spread of z."""
     z_size: int = 20
@@ -68,6 +73,9 @@ class Config:
     kl_weight: float | None = None
     """Weight of KL(q || p) beside the mean loss of the query; if not given, one over the number of query examples,
     which makes the loss minus the ELBO of one example."""
+    prior_draws: int | None = None
+    """Beyond the paper: train on the mixture of this many predictors, with z from the prior as at test time, instead of
+    on the ELBO. There is no KL then; needs a noise model other than residual."""
     kl_mean: bool = False
     """Average the KL over the coordinates of z instead of summing it."""
     head_bias: bool = True
@@ -76,6 +84,7 @@ class Config:
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "STMAML":
         """A fresh ST-MAML for tasks like `spec`."""
+        self._check(spec)
         theta_key, phi_key, w_key, beta_key = jr.split(key, 4)
         likelihood = likelihood_for(spec)
         pair_size = spec.x_size + likelihood.code_size
@@ -93,6 +102,8 @@ class Config:
             self.encoder,
             self.z_size,
             post=self.z_hidden,
+            attention=self.attention,
+            num_heads=self.num_heads,
             stochastic=self.stochastic,
             std_form=self.std_form,
             key=phi_key,
@@ -102,6 +113,18 @@ class Config:
         w = MLP((gate_in, *gate_hidden, theta.head.weight.shape[0]), init="glorot", key=w_key)
         beta = MLP((self.z_size, self.h_size), init="glorot", key=beta_key)
         return STMAML(theta, phi, w if self.tailor else None, beta if self.augment else None, likelihood, self)
+
+    def _check(self, spec: TaskSpec) -> None:
+        if self.prior_draws is None:
+            return
+        if self.prior_draws < 1:
+            raise SettingError(f"--prior-draws must be at least 1; got {self.prior_draws}.")
+        if not self.stochastic:
+            raise SettingError("--prior-draws needs a stochastic z; leave it out for the deterministic form.")
+        if spec.target == "real" and spec.noise == "residual":
+            raise SettingError(
+                "--prior-draws weighs predictors by their likelihood: choose --noise-model learned, predicted or fixed."
+            )
 
 
 class Knowledge(eqx.Module):
@@ -134,6 +157,8 @@ class STMAML(AbstractMetaLearner):
 
     def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Minus the ELBO (eq. 15, LIB), with z from the posterior q(z | support, query)."""
+        if self.settings.prior_draws is not None:
+            return self._mixture_loss(task, self.settings.prior_draws, key=key)
         p_z = self._encode(task.support)
         q_z = self._encode(task.support + task.query) if self.settings.stochastic else p_z  # eq. 10 (postz)
         knowledge, q_z = self._fine_tune(q_z, task.support, key=key)
@@ -143,6 +168,16 @@ class STMAML(AbstractMetaLearner):
         each = q_z.kl(p_z)
         kl = each.mean() if self.settings.kl_mean else each.sum()
         return fit + kl_weight(self.settings.kl_weight, task.query) * kl, {"fit": fit, "kl": kl}
+
+    def _mixture_loss(self, task: Task, draws: int, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+        """Minus the log-density, for one example, of the query set as a whole under a mixture of predictors."""
+        predictors = self.adapt(task.support, num_samples=draws, key=key)
+        outcomes = jax.vmap(lambda predictor: predictor(task.query.x))(predictors)
+        log_prob = jax.vmap(lambda outcome: outcome.log_prob(task.query.y))(outcomes)
+        each = log_prob @ task.query.weight  # of the set as a whole, under each predictor
+        count = jnp.maximum(task.query.weight.sum(), 1.0)
+        joint = jax.nn.logsumexp(each) - jnp.log(draws)
+        return -joint / count, {"fit": -each.mean() / count}
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """One predictor for each draw of z from the prior p(z | support)."""
@@ -174,7 +209,9 @@ class STMAML(AbstractMetaLearner):
             return self._knowledge(params, d_z, eps, support)
 
         def inner_loss(params: tuple, eps: Float[Array, " z"]) -> Float[Array, ""]:
-            return self.likelihood.mean_objective(knowledge(params, eps)(support.x), support)  # eq. 16 (inner_loss)
+            return self.likelihood.mean_inner_objective(
+                knowledge(params, eps)(support.x), support
+            )  # eq. 16 (inner_loss)
 
         end = self.settings.inner(inner_loss, start, lr=rates, clamp=clamps, per_step=eps[:-1])
         moved = DiagonalNormal(end[1], d_z.sigma) if self.settings.adapted == "mean" else d_z

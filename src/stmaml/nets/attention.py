@@ -7,7 +7,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.errors import SettingError
-from stmaml.nets.layers import Linear
+from stmaml.nets.layers import MLP, Linear
 
 
 class MultiHeadAttention(eqx.Module):
@@ -50,6 +50,27 @@ class MultiHeadAttention(eqx.Module):
 
     def _split(self, rows: Float[Array, "n f"]) -> Float[Array, "n h d"]:
         return rows.reshape(rows.shape[0], self.num_heads, -1)
+
+
+class AttentionBlock(eqx.Module):
+    """A transformer layer over a weighted set: rows look at each other, then each is revised on its own."""
+
+    attention: MultiHeadAttention
+    revise: MLP
+    norms: tuple[eqx.nn.LayerNorm, eqx.nn.LayerNorm]
+
+    def __init__(self, size: int, *, num_heads: int, key: PRNGKeyArray):
+        """Rows of `size` numbers in and out; the revision is twice as wide inside."""
+        attention_key, revise_key = jr.split(key)
+        self.attention = MultiHeadAttention(size, size, num_heads=num_heads, key=attention_key)
+        self.revise = MLP((size, 2 * size, size), init="glorot", key=revise_key)
+        self.norms = (eqx.nn.LayerNorm(size), eqx.nn.LayerNorm(size))
+
+    def __call__(self, rows: Float[Array, "n f"], weight: Float[Array, " n"]) -> Float[Array, "n f"]:
+        """The revised rows; normalised before each part, so that the sum of all stays a straight path."""
+        normed = jax.vmap(self.norms[0])(rows)
+        rows = rows + self.attention(normed, normed, normed, weight)
+        return rows + self.revise(jax.vmap(self.norms[1])(rows))
 
 
 def weighted_softmax(logits: Float[Array, "*rest n"], weight: Float[Array, " n"]) -> Float[Array, "*rest n"]:

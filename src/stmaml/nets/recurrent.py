@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+UNROLL = 16
+"""Rows read in one piece: a loop's own steps cost more than those of a small cell, above all on a GPU."""
+
 State = tuple[Float[Array, " h"], Float[Array, " h"]]
 
 
@@ -53,5 +56,5 @@ def _read(
         return state, state[0]
 
     empty = (jnp.zeros(cell.hidden_size), jnp.zeros(cell.hidden_size))
-    (final, _), outputs = jax.lax.scan(step, empty, (xs, weight), reverse=reverse)
+    (final, _), outputs = jax.lax.scan(step, empty, (xs, weight), reverse=reverse, unroll=UNROLL)
     return outputs, final

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stmaml.errors import SettingError
+from stmaml.nets.attention import AttentionBlock
 from stmaml.nets.layers import MLP, Linear
 from stmaml.tasks import weighted_mean
 
@@ -36,6 +38,7 @@ class TaskEncoder(eqx.Module):
     """phi: pair encoder g^Enc, mean over the set, and the heads mu and sigma (eqs. 6-10)."""
 
     pair: MLP
+    blocks: tuple[AttentionBlock, ...]
     post: tuple[Linear, ...]
     mu: Linear
     sigma: Linear | None
@@ -48,16 +51,26 @@ class TaskEncoder(eqx.Module):
         z_size: int,
         *,
         post: tuple[int, ...] = (),
+        attention: int = 0,
+        num_heads: int = 8,
         stochastic: bool = True,
         std_form: StdForm = "softplus",
         key: PRNGKeyArray,
     ):
         """`pair_size` counts the numbers of one (x, y); a deterministic encoder has no sigma.
 
-        `post` are the widths of ReLU layers between r and the heads, the rho of deep sets.
+        `post` are the widths of ReLU layers between r and the heads, the rho of deep sets; `attention` counts layers
+        in which the pairs look at each other before the mean.
         """
+        if attention < 0:
+            raise SettingError(f"--attention counts layers, so it must be at least 0; got {attention}.")
         pair_key, mu_key, sigma_key, post_key = jr.split(key, 4)
+        block_key = jr.fold_in(key, 4)
         self.pair = MLP((pair_size, *hidden), init="glorot", key=pair_key)
+        self.blocks = tuple(
+            AttentionBlock(hidden[-1], num_heads=num_heads, key=jr.fold_in(block_key, index))
+            for index in range(attention)
+        )
         widths = (hidden[-1], *post)
         self.post = tuple(
             Linear(i, o, key=jr.fold_in(post_key, index)) for index, (i, o) in enumerate(itertools.pairwise(widths))
@@ -68,7 +81,10 @@ class TaskEncoder(eqx.Module):
 
     def embed(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> Float[Array, " r"]:
         """r, the mean of the pairs' codes: a mean, so that r does not grow with the shot count."""
-        return weighted_mean(self.pair(xy), weight)  # eqs. 7, 8 (encode, Rtask)
+        rows = self.pair(xy)  # eq. 7 (encode)
+        for block in self.blocks:
+            rows = block(rows, weight)
+        return weighted_mean(rows, weight)  # eq. 8 (Rtask)
 
     def __call__(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> DiagonalNormal:
         """The distribution of z given a set (eq. 6, zmu)."""
