@@ -58,6 +58,8 @@ class Benchmark:
     """What kind of tasks `test` gives: the first part of a frozen set's name."""
     showcases: Callable[[], Sequence["Showcase"]] = tuple
     """Tasks for figures, made when asked for."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of the files behind it, such as what was left out."""
 
     @cached_property
     def scaling(self) -> Scaling:

@@ -1,0 +1,302 @@
+"""Image completion: guess all pixels of an image from a few (the paper's MNIST, Fashion-MNIST and KMNIST, or any set).
+
+A task is one image. Inputs are pixel coordinates, targets grey values, both in 0..1; the query is the whole image.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+
+from stmaml.benchmarks.base import Benchmark, Showcase
+from stmaml.benchmarks.floors import Floor
+from stmaml.data.folders import data_folder
+from stmaml.data.idx import Part, holds_images, read_images
+from stmaml.data.progress import tell
+from stmaml.errors import SettingError, SourceError
+from stmaml.metrics import Summary, summarise
+from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec, pad
+
+PAPER_FAMILIES = ("mnist", "fashion-mnist", "kmnist")
+SHOWCASE_PIXELS = (8, 40)
+SHOWCASE_SEED = 13  # two of the eight pixels are bright in each of the paper's families
+FLOOR_METRICS = ("bce", "bce_unseen")
+"""Observed pixels are a random part of the image, so the unobserved ones have the same entropy on average."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the image completion benchmark."""
+
+    data: str | None = None
+    """Folder with a sub-folder for each family: IDX files as of MNIST, or pictures in train/ and test/; `digits` in the
+    folder STMAML_DATA names if not given."""
+    families: tuple[str, ...] = ()
+    """Names of the sub-folders to use; all there are if not given."""
+    shots: int = 40
+    """Observed pixels."""
+    min_shots: int | None = None
+    """Draw each training task's number of observed pixels between this and `shots`; always `shots` if not given."""
+    query_size: int | None = None
+    """Pixels asked in training, drawn at random from the whole image; all if not given. Tests ask all."""
+    val_share: float = 0.05
+    """Share of the training images kept for validation."""
+    balanced: bool = True
+    """Every family equally often in a training batch, instead of at random. Validation and test sets always are."""
+
+    def __post_init__(self):
+        for name in ("shots", "query_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"--{name.replace('_', '-')} must be at least 1; got {value}.")
+        if self.min_shots is not None and not 0 <= self.min_shots <= self.shots:
+            raise SettingError(f"--min-shots must lie between 0 and --shots ({self.shots}); got {self.min_shots}.")
+        if not 0 < self.val_share < 1:
+            raise SettingError(f"--val-share must lie between 0 and 1; got {self.val_share}.")
+        if len(set(self.families)) < len(self.families):
+            raise SettingError(f"--families names one twice: {' '.join(self.families)}. Name each once.")
+
+    def build(self) -> Benchmark:
+        """Training and validation tasks from the training images, test tasks from the test images."""
+        albums = self._albums()
+        height, width = albums.test.shape
+        for name in ("shots", "query_size"):
+            value = getattr(self, name)
+            if value is not None and value > height * width:
+                raise SettingError(
+                    f"--{name.replace('_', '-')} must be at most {height * width}, as the images have {height} x "
+                    f"{width} pixels; got {value}."
+                )
+        return Benchmark(
+            train=Completion(albums.train, self, training=True),
+            val=Completion(albums.val, self),
+            test=Completion(albums.test, self),
+            families=albums.families,
+            test_name=f"completion/{'+'.join(albums.families)}/shots{self.shots}",
+            showcases=lambda: tuple(_showcases(albums.test, albums.families)),
+        )
+
+    def floor(self) -> Floor:
+        """What a predictor would score that knew every grey value: the entropy of the test images."""
+        albums = self._albums()
+        entropies = np.split(_entropies(np.asarray(albums.test.pixels)), np.cumsum(albums.test.counts)[:-1])
+        each = {name: summarise(values) for name, values in zip(albums.families, entropies, strict=True)}
+        return {
+            "name": "entropy of the grey values",
+            "tasks": sum(albums.test.counts),
+            "metrics": dict.fromkeys(FLOOR_METRICS, _balanced_mean(list(each.values()))),
+            "families": {name: dict.fromkeys(FLOOR_METRICS, summary) for name, summary in each.items()},
+        }
+
+    def _albums(self) -> "Albums":
+        return _read_albums(data_folder(self.data, "digits").resolve(), self.families, self.val_share)
+
+
+class Album(eqx.Module):
+    """The images of all families, one after the other, as bytes on the device."""
+
+    pixels: UInt8[Array, "n p"]
+    counts: tuple[int, ...] = eqx.field(static=True)
+    """Images of each family."""
+    shape: tuple[int, int] = eqx.field(static=True)
+    """Rows and columns of an image."""
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Where each family begins."""
+        return tuple(sum(self.counts[:i]) for i in range(len(self.counts)))
+
+    def coordinates(self) -> Float[Array, "p 2"]:
+        """Row and column of each pixel, from 0 to 1, in the order of `pixels`."""
+        rows, columns = (jnp.arange(extent) / max(extent - 1, 1) for extent in self.shape)
+        return jnp.stack(jnp.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
+
+    def intensities(self, row: Int[Array, ""]) -> Float[Array, "p 1"]:
+        """The grey values of one image, from 0 to 1."""
+        return self.pixels[row].astype(float)[:, None] / 255
+
+
+class Completion(eqx.Module):
+    """Tasks of completing the images of an album."""
+
+    album: Album
+    settings: Config = eqx.field(static=True)
+    training: bool = eqx.field(static=True, default=False)
+    """Images with replacement, `min_shots` and `query_size` heeded; else every image once before any comes twice, all
+    shots and all pixels."""
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Two coordinates, one grey value."""
+        return TaskSpec(x_shape=(2,), y_size=1, target="binary")
+
+    def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
+        """Tasks by the key; with other shots the same images, with more or fewer of the same pixels observed."""
+        image_key, pixel_key = jr.split(key)
+        family, row = (self._draw if self.training else self._deal)(num_tasks, key=image_key)
+        keys = jax.vmap(lambda i: jr.fold_in(pixel_key, i))(jnp.arange(num_tasks))
+        return TaskBatch(jax.vmap(self._task)(row, keys), family)
+
+    def _draw(self, num_tasks: int, *, key: PRNGKeyArray) -> tuple[Int[Array, " m"], Int[Array, " m"]]:
+        """Families in turn from a random start, or at random; an image of each with replacement."""
+        family_key, image_key = jr.split(key)
+        count = len(self.album.counts)
+        if self.settings.balanced:
+            family = (jnp.arange(num_tasks) + jr.randint(family_key, (), 0, count)) % count
+        else:
+            family = jr.randint(family_key, (num_tasks,), 0, count)
+        within = jr.randint(image_key, (num_tasks,), 0, jnp.array(self.album.counts)[family])
+        return family, jnp.array(self.album.starts)[family] + within
+
+    def _deal(self, num_tasks: int, *, key: PRNGKeyArray) -> tuple[Int[Array, " m"], Int[Array, " m"]]:
+        """Families in turn; the images of each in random order, from the beginning again when all were dealt.
+
+        The first tasks do not depend on how many are asked for.
+        """
+        count = len(self.album.counts)
+        turns = jnp.arange(-(-num_tasks // count))
+        columns = [
+            start + jr.permutation(jr.fold_in(key, i), size)[turns % size]
+            for i, (start, size) in enumerate(zip(self.album.starts, self.album.counts, strict=True))
+        ]
+        return jnp.arange(num_tasks) % count, jnp.stack(columns, axis=1).reshape(-1)[:num_tasks]
+
+    def _task(self, row: Int[Array, ""], key: PRNGKeyArray) -> Task:
+        observed_key, asked_key, shots_key = jr.split(key, 3)
+        x, y = self.album.coordinates(), self.album.intensities(row)
+        observed = choose(x.shape[0], self.settings.shots, key=observed_key)
+        support = Examples(x[observed], y[observed], self._shot_weights(shots_key))
+        if not self.training or self.settings.query_size is None:
+            return Task(support, Examples.of(x, y))
+        asked = choose(x.shape[0], self.settings.query_size, key=asked_key)
+        return Task(support, Examples.of(x[asked], y[asked]))
+
+    def _shot_weights(self, key: PRNGKeyArray) -> Float[Array, " n"]:
+        shots, fewest = self.settings.shots, self.settings.min_shots
+        if fewest is None or not self.training:
+            return jnp.ones(shots)
+        return (jnp.arange(shots) < jr.randint(key, (), fewest, shots + 1)).astype(float)
+
+
+def choose(total: int, count: int, *, key: PRNGKeyArray) -> Int[Array, " count"]:
+    """`count` distinct numbers below `total` in random order; with the same key, fewer are the first of more."""
+    return jax.lax.top_k(jr.uniform(key, (total,)), count)[1]  # on a CPU six times as fast as a permutation
+
+
+@dataclass(frozen=True)
+class Albums:
+    """What was read from a folder: three albums of the same families."""
+
+    families: tuple[str, ...]
+    train: Album
+    val: Album
+    test: Album
+
+
+@lru_cache(maxsize=2)
+def _read_albums(folder: Path, families: tuple[str, ...], val_share: float) -> Albums:
+    """Read once in a process: every run, evaluation and report builds the benchmark anew."""
+    found = find_families(folder)
+    if unknown := [name for name in families if name not in found]:
+        raise SettingError(f"{folder} has no images of a family '{unknown[0]}'; it has: {', '.join(found)}.")
+    names = families or tuple(found)
+    train, val, test = [], [], []
+    for i, name in enumerate(names):
+        images = _read_part(found[name], "train")
+        held_out = _held_out(len(images), val_share, found[name])
+        train.append(images[~held_out])
+        val.append(images[held_out])
+        test.append(_read_part(found[name], "t10k"))
+        _check_sizes(name, test[-1], images, names[0], test[0])
+        tell("reading families", i + 1, len(names))
+    return Albums(names, _album(train), _album(val), _album(test))
+
+
+def find_families(folder: Path) -> dict[str, Path]:
+    """The sub-folders with images by name, those of the paper first; or the folder itself, if its own are images."""
+    if not folder.is_dir():
+        raise SourceError(f"{folder} is a file; expected a folder with images. Unpack it, and name the folder.")
+    if holds_images(folder):
+        return {folder.name: folder}
+    found = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and holds_images(path)}
+    if not found:
+        raise SourceError(
+            f"{folder} holds no images: expected sub-folders such as {', '.join(PAPER_FAMILIES)}, each with "
+            "train-images-idx3-ubyte.gz and t10k-images-idx3-ubyte.gz, or with pictures in train/ and test/."
+        )
+    return {name: found[name] for name in dict.fromkeys([*(n for n in PAPER_FAMILIES if n in found), *found])}
+
+
+def _read_part(folder: Path, part: Part) -> UInt8[np.ndarray, "n h w"]:
+    return read_images(folder, part).images
+
+
+def _held_out(count: int, share: float, folder: Path) -> np.ndarray:
+    """Which training images are for validation: evenly spread, as files may be sorted by class."""
+    wanted = max(1, round(count * share))
+    if count < 2 or wanted >= count:
+        raise SourceError(f"{folder} has {count} training image(s), too few to keep {wanted} of them for validation.")
+    steps = np.arange(count + 1) * wanted // count
+    return steps[1:] > steps[:-1]
+
+
+def _check_sizes(name: str, test: np.ndarray, train: np.ndarray, first: str, first_test: np.ndarray) -> None:
+    sizes = [" x ".join(str(extent) for extent in images.shape[1:]) for images in (train, test, first_test)]
+    if sizes[0] != sizes[1]:
+        raise SourceError(f"the training images of {name} have {sizes[0]} pixels, its test images {sizes[1]}.")
+    if sizes[1] != sizes[2]:
+        raise SourceError(
+            f"the images of {name} have {sizes[1]} pixels, those of {first} {sizes[2]}; families must have one size. "
+            "Choose among them with --families, or scale the images."
+        )
+
+
+def _album(groups: list[np.ndarray]) -> Album:
+    height, width = groups[0].shape[1:]
+    pixels = np.concatenate([group.reshape(len(group), -1) for group in groups])
+    return Album(jnp.asarray(pixels), tuple(len(group) for group in groups), (height, width))
+
+
+def _showcases(album: Album, families: tuple[str, ...]) -> Iterator[Showcase]:
+    """The first test image of each family, seen through few pixels and through more."""
+    x = album.coordinates()
+    most = min(max(SHOWCASE_PIXELS), x.shape[0])
+    for i, name in enumerate(families):
+        y = album.intensities(jnp.asarray(album.starts[i]))
+        order = choose(x.shape[0], most, key=jr.fold_in(jr.key(SHOWCASE_SEED), i))
+        for pixels in SHOWCASE_PIXELS:
+            observed = order[:pixels]
+            yield Showcase(
+                name=f"{name}-pixels{pixels}",
+                support=pad(Examples.of(x[observed], y[observed]), most),  # one shape, one trace
+                x=x,
+                truth=y,
+                axis=jnp.tile(jnp.arange(album.shape[1], dtype=float), album.shape[0]),  # each pixel's column
+            )
+
+
+def entropy_floor(images: UInt8[np.ndarray, "..."]) -> float:
+    """The mean entropy of the grey values: the BCE of a predictor that knows them all, below which there is none."""
+    return float(_entropies(images.reshape(1, -1))[0])
+
+
+def _entropies(pixels: UInt8[np.ndarray, "n p"]) -> Float[np.ndarray, " n"]:
+    """Each image's mean binary entropy in nats, a grey value being the probability of white."""
+    p = np.arange(256) / 255
+    inner = p[1:-1]
+    table = np.zeros(256)
+    table[1:-1] = -inner * np.log(inner) - (1 - inner) * np.log1p(-inner)
+    return table[pixels].mean(1)
+
+
+def _balanced_mean(parts: list[Summary]) -> Summary:
+    """The mean of independent means, each counting the same."""
+    half = float(np.sqrt(np.sum(np.square([part["ci95"] for part in parts])))) / len(parts)
+    return {"mean": float(np.mean([part["mean"] for part in parts])), "ci95": half}

@@ -1,0 +1,32 @@
+"""Where data lie and where what was read from them is kept."""
+
+import os
+from pathlib import Path
+
+from stmaml.errors import SourceError
+
+
+def data_folder(given: str | None, name: str) -> Path:
+    """The folder or file a benchmark reads: as given, or `name` below the folder in STMAML_DATA."""
+    if given is not None:
+        path = Path(given).expanduser()
+        if not path.exists():
+            raise SourceError(f"--data {given} does not exist. Name the folder (or archive) that holds the data.")
+        return path
+    root = os.environ.get("STMAML_DATA")
+    if root is None:
+        raise SourceError(
+            f"this benchmark reads files: name their folder with --data, or set STMAML_DATA to a folder with '{name}'."
+        )
+    path = Path(root).expanduser() / name
+    if not path.exists():
+        raise SourceError(f"STMAML_DATA is {root}, but there is no '{name}' in it. Put the data there, or use --data.")
+    return path
+
+
+def cache_folder() -> Path:
+    """Where read files are kept in a faster form: STMAML_CACHE, or stmaml in the user's cache folder."""
+    given = os.environ.get("STMAML_CACHE")
+    if given is not None:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "stmaml"
