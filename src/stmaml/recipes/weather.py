@@ -1,0 +1,88 @@
+"""Settings of the methods on temperature prediction."""
+
+from stmaml.benchmarks import weather
+from stmaml.inner import InnerLoop
+from stmaml.methods import maml, metasgd, neural_processes, stmaml
+from stmaml.methods.base import MethodConfig
+from stmaml.recipes.base import Experiment, Modelling
+from stmaml.training import TrainConfig
+
+_WIDTHS = (100, 100)
+
+
+def _paper(method: str, learner: MethodConfig, *, outer_lr: float = 3e-3) -> Experiment:
+    """The paper's sixteen inputs in their own units, and its networks."""
+    return Experiment(
+        benchmark="weather",
+        method=method,
+        preset="paper",
+        task=weather.Config(),
+        learner=learner,
+        training=TrainConfig(steps=20_000, tasks_per_batch=20, outer_lr=outer_lr),
+    )
+
+
+def _best(method: str, learner: MethodConfig) -> Experiment:
+    """Standardised inputs with gaps marked and seasons as waves, larger networks and batches, predicted noise."""
+    return Experiment(
+        benchmark="weather",
+        method=method,
+        preset="best",
+        task=weather.Config(inputs="rich", query_size=100),
+        learner=learner,
+        modelling=Modelling(standardise=True, noise_model="predicted"),
+        training=TrainConfig(steps=10_000, tasks_per_batch=64, val_metric="nll", val_samples=8),
+    )
+
+
+_STMAML = stmaml.Config(
+    hidden=_WIDTHS,
+    encoder=(40, 80, 200),
+    z_hidden=(),
+    z_size=200,
+    h_size=20,
+    kl_weight=0.03,
+    inner=InnerLoop(inner_lr=1e-4, inner_steps=5),
+)
+_RELEASED = Experiment(
+    benchmark="weather",
+    method="st-maml",
+    preset="released",
+    task=weather.Config(split="file", handling="released"),
+    learner=stmaml.Config(
+        hidden=_WIDTHS,
+        encoder=(40, 80, 200),
+        z_hidden=(),
+        z_size=200,
+        h_size=20,
+        gate="relu-affine",
+        adapted="codes",
+        code_lr=1e-3,
+        code_clamp=1.0,
+        kl_weight=0.1,
+        kl_mean=True,
+        head_bias=False,
+        inner=InnerLoop(inner_lr=1e-3, inner_steps=5, inner_clamp=3.0),
+    ),
+    training=TrainConfig(steps=20_000, tasks_per_batch=20, schedule="constant"),
+)
+RECIPES = (
+    _paper("st-maml", _STMAML),
+    _paper("maml", maml.Config(hidden=_WIDTHS, inner=InnerLoop(inner_lr=1e-4, inner_steps=10)), outer_lr=1e-2),
+    _paper("meta-sgd", metasgd.Config(hidden=_WIDTHS, inner=InnerLoop(inner_lr=1e-5, inner_steps=5)), outer_lr=1e-4),
+    _paper("np", neural_processes.NPConfig(kl_weight=0.03)),
+    _RELEASED,
+    _best(
+        "st-maml",
+        stmaml.Config(
+            hidden=(256, 256),
+            encoder=(256, 256),
+            attention=2,
+            z_hidden=(256,),
+            z_size=64,
+            h_size=64,
+            prior_draws=4,
+            inner=InnerLoop(inner_lr=1e-3, inner_steps=5),
+        ),
+    ),
+)
