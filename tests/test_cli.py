@@ -174,7 +174,7 @@ def test_evaluate_as_json_has_every_score(stmaml, trained):
         30,
         2,
     )
-    names = {"mse", "mse_clean", "nll", "crps", "coverage90", "width90"}
+    names = {"mse", "mae", "mse_clean", "nll", "crps", "coverage90", "width90"}
     assert set(result["metrics"]) == names
     assert all(set(value) == {"mean", "ci95"} for value in result["metrics"].values())
     assert set(result["families"]) <= {"sinusoid", "line", "quadratic", "cubic", "surface", "ripple"}
@@ -284,6 +284,6 @@ def test_a_stopped_run_exits_with_143_and_goes_on_to_its_end(tmp_path, stmaml):
 
 
 def test_numbers_json_cannot_hold_are_null():
-    assert evaluate_command._without_nan({"a": {"mean": 1.0, "ci95": float("nan")}}) == {
+    assert evaluate_command.without_nan({"a": {"mean": 1.0, "ci95": float("nan")}}) == {
         "a": {"mean": 1.0, "ci95": None}
     }

@@ -8,7 +8,7 @@ import pytest
 
 from stmaml.benchmarks.base import TaskSet, freeze
 from stmaml.benchmarks.regression2d import Config, Curves
-from stmaml.evaluation import Scores, evaluate, trace
+from stmaml.evaluation import Scores, among, evaluate, trace
 from stmaml.inner import InnerLoop
 from stmaml.methods import stmaml
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, predict, stack_one
@@ -98,7 +98,7 @@ def test_families_are_summed_up_on_their_own():
 
 def test_errors_come_before_intervals(tasks, key):
     scores = evaluate(Oracle(jnp.array(1.0)), tasks, num_samples=1, key=key)
-    assert list(scores.values) == ["mse", "mse_clean", "nll", "crps", "coverage90", "width90"]
+    assert list(scores.values) == ["mse", "mae", "mse_clean", "nll", "crps", "coverage90", "width90"]
     assert (scores.task_set, scores.digest, scores.num_samples) == (tasks.name, tasks.digest, 1)
 
 
@@ -161,3 +161,10 @@ def test_a_support_of_no_rows_is_one_of_no_weight(key):
     supports = (Examples(jnp.zeros((n, 2)), jnp.zeros((n, 1)), jnp.zeros(n)) for n in (0, 3))
     none, padded = (predict(learner, support, x, num_samples=2, key=key).mean for support in supports)
     np.testing.assert_allclose(none, padded, rtol=1e-5)
+
+
+def test_inputs_among_the_support_are_found(key):
+    """Which pixels of an image were shown: padding that happens to hold the same numbers shows nothing."""
+    x = jax.random.normal(key, (4, 2))
+    support = Examples(jnp.stack([x[2], x[0], x[3]]), jnp.zeros((3, 1)), jnp.array([1.0, 1.0, 0.0]))
+    np.testing.assert_array_equal(among(x, support), [1.0, 0.0, 1.0, 0.0])

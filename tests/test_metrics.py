@@ -73,6 +73,7 @@ def test_real_scores_are_means_over_real_rows():
     scores = score(normal(loc, scale), y, jnp.array([1.0, 1.0, 0.0]), clean)
     want = {
         "mse": (0.25 + 9) / 2,
+        "mae": (0.5 + 3) / 2,
         "mse_clean": (0.0625 + 4) / 2,
         "nll": -scipy.stats.norm.logpdf([0.5, 4.0], [0.0, 1.0], [1.0, 2.0]).mean(),
         "coverage90": 1.0,
@@ -112,3 +113,35 @@ def test_soft_targets_are_scored_by_cross_entropy(key):
     scores = score(Prediction(BernoulliOutcome(logits)), y, jnp.ones(6))
     np.testing.assert_allclose(scores["bce"], -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(), rtol=1e-4)
     np.testing.assert_allclose(scores["mse"], np.square(p - y).mean(), rtol=1e-4)
+
+
+def test_grey_targets_are_scored_by_averaged_probabilities_single_draws_and_whole_sets(key):
+    """Three sampled predictors, four grey targets and one row of padding, beside NumPy in double precision."""
+    logits = 2 * jax.random.normal(key, (3, 5, 1))
+    y = jax.random.uniform(jax.random.fold_in(key, 1), (5, 1))
+    weight, seen = jnp.array([1.0, 1.0, 1.0, 1.0, 0.0]), jnp.array([1.0, 0.0, 0.0, 1.0, 0.0])
+    scores = score_task(Prediction(BernoulliOutcome(logits)), y, weight, seen=seen)
+    p, t = 1 / (1 + np.exp(-np.asarray(logits, dtype=float)[:, :4, 0])), np.asarray(y, dtype=float)[:4, 0]
+
+    def cross_entropy(q):
+        return -(t * np.log(q) + (1 - t) * np.log(1 - q))
+
+    mean = p.mean(0)
+    want = {
+        "bce": cross_entropy(mean).mean(),
+        "bce_unseen": cross_entropy(mean)[[1, 2]].mean(),
+        "bce_single": cross_entropy(p).mean(),
+        "mse": np.square(mean - t).mean(),
+        "nll": -np.log(np.exp(-cross_entropy(p).sum(1)).mean()) / 4,
+        "diversity": p.std(0).mean(),
+    }
+    assert set(scores) == set(want)
+    for name, value in want.items():
+        np.testing.assert_allclose(scores[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_the_absolute_error_is_that_of_the_mean():
+    prediction = Prediction(NormalOutcome(jnp.array([[[1.0], [4.0]], [[3.0], [6.0]]]), jnp.ones((2, 2, 1))))
+    scores = score_task(prediction, jnp.array([[5.0], [4.0]]), jnp.ones(2))
+    np.testing.assert_allclose(scores["mae"], (3 + 1) / 2)
+    np.testing.assert_allclose(scores["mse"], (9 + 1) / 2)

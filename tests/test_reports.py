@@ -7,15 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from stmaml.benchmarks.floors import remember_floor
 from stmaml.benchmarks.regression2d import FAMILIES, SHOWCASE_CONDITIONS
 from stmaml.cli import main
 from stmaml.metrics import summarise
 from stmaml.recipes import recipe
-from stmaml.reports import write_report
+from stmaml.reports import figures, images, write_report
+from stmaml.reports import shots as shots_module
+from stmaml.reports.shots import shots_figure, spread
 from stmaml.reports.tables import training_seconds
-from stmaml.reports.variants import collect_variants
+from stmaml.reports.variants import Sweep, collect_sections, collect_sweeps, collect_variants
 from stmaml.runs import Run
 
 TEST_NAME = "regression2d/range0..5/noise0.3/shots10/query40"
@@ -28,9 +31,12 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def make_run(folder, *, method="st-maml", seed=0, benchmark="regression2d", log=True, **settings) -> Run:
+def make_run(
+    folder, *, method="st-maml", preset="paper", seed=0, benchmark="regression2d", log=True, **settings
+) -> Run:
     """A run folder as training leaves it, with some of its method's or training's settings changed."""
-    usual = json.loads(json.dumps(dataclasses.asdict(recipe("regression2d", method))))
+    known = benchmark if benchmark == "weather" else "regression2d"
+    usual = json.loads(json.dumps(dataclasses.asdict(recipe(known, method, preset))))
     groups = {name: usual[name] for name in ("task", "learner", "modelling", "training")}
     for group in groups.values():
         group.update({name: value for name, value in settings.items() if name in group})
@@ -40,7 +46,7 @@ def make_run(folder, *, method="st-maml", seed=0, benchmark="regression2d", log=
             "command": f"stmaml train {benchmark} --method {method} --seed {seed}",
             "seed": seed,
             "benchmark": {"name": benchmark, "settings": groups["task"]},
-            "method": {"name": method, "preset": "paper", "settings": groups["learner"]},
+            "method": {"name": method, "preset": preset, "settings": groups["learner"]},
             "modelling": groups["modelling"],
             "training": groups["training"],
             "versions": {"python": "3.11", "stmaml": "0.1.0"},
@@ -53,7 +59,27 @@ def make_run(folder, *, method="st-maml", seed=0, benchmark="regression2d", log=
     return run
 
 
-def score(run, arrays, *, digest="d1", task_set=TEST_NAME, shots=10, inner_steps=None) -> None:
+def make_baseline(folder, name="ridge", *, shots=10) -> Run:
+    """A run folder as fitting a baseline leaves it: neither settings, log nor weights."""
+    run = Run(folder)
+    run.create(
+        {
+            "command": "stmaml reproduce weather --only ridge",
+            "seed": 0,
+            "benchmark": {"name": "regression2d", "settings": {"shots": shots}},
+            "method": {"name": name, "preset": "baseline", "settings": {}},
+            "modelling": {},
+            "training": {},
+            "versions": {"python": "3.11", "scikit-learn": "1.5"},
+            "device": "cpu",
+        }
+    )
+    return run
+
+
+def score(
+    run, arrays, *, digest="d1", task_set=TEST_NAME, shots=10, inner_steps=None, inputs="paper", floor=None
+) -> None:
     """Scores as an evaluation leaves them: two families, half of the tasks each."""
     size = len(next(iter(arrays.values())))
     family = np.arange(size) % 2
@@ -67,7 +93,7 @@ def score(run, arrays, *, digest="d1", task_set=TEST_NAME, shots=10, inner_steps
         "samples": 20,
         "task_set": f"{task_set}/seed-2/tasks-{size}",
         "digest": digest,
-        "settings": {"shots": shots, "noise": 0.3},
+        "settings": {"shots": shots, "noise": 0.3, "inputs": inputs},
         "inner_steps": inner_steps,
         "metrics": {name: summarise(values) for name, values in arrays.items()},
         "families": {
@@ -75,6 +101,7 @@ def score(run, arrays, *, digest="d1", task_set=TEST_NAME, shots=10, inner_steps
             for i, title in enumerate(("sinusoid", "line"))
         },
     }
+    summary |= {} if floor is None else {"floor": floor}
     run.save_scores(f"tasks{size}-{digest}-{shots}", summary, {**arrays, "family": family})
 
 
@@ -88,6 +115,31 @@ def add_curves(run) -> None:
             arrays["support_x"] = np.stack([np.linspace(0, 5, shots), np.ones(shots)], axis=1)
             arrays["support_y"] = np.sin(arrays["support_x"][:, :1] + i)
             run.save_arrays(Path("curves") / f"{family.name}-shots{shots}-noise{noise:g}.npz", arrays)
+
+
+def add_images(run) -> None:
+    truth = np.linspace(0, 1, 12)[:, None]
+    arrays = {"axis": np.arange(12) % 3, "truth": truth, "curves": truth + np.zeros((5, 1, 1))}
+    arrays |= {"support_x": np.array([[0.0, 0.5]]), "support_y": np.array([[0.1]])}
+    for pixels in (8, 40):
+        run.save_arrays(Path("curves") / f"mnist-pixels{pixels}.npz", arrays)
+
+
+def add_year(run) -> None:
+    axis = np.arange(365)
+    truth = 40 + np.sin(axis / 58)[:, None]
+    arrays = {"axis": axis, "truth": truth, "low": truth - 1, "median": truth, "high": truth + 1}
+    arrays |= {"support_x": np.array([[0.5, 1.0]]), "support_y": truth[182:183], "curves": truth[None]}
+    run.save_arrays(Path("curves") / "polar-04360099999.npz", arrays)
+
+
+@pytest.fixture
+def caught(monkeypatch) -> list[Figure]:
+    """The figures drawn, on their way to a file."""
+    drawn: list[Figure] = []
+    for module in (figures, images, shots_module):
+        monkeypatch.setattr(module, "png", lambda figure: drawn.append(figure) or b"a picture")
+    return drawn
 
 
 def report(*folders) -> str:
@@ -176,6 +228,109 @@ def test_best_is_bold_by_the_sense_of_each_metric(tmp_path):
     assert cells(text, "st-maml", table=1)["line"] == "**0.800 ± 0.000**"
 
 
+def test_new_metrics_are_errors_and_diversity_has_no_best(tmp_path):
+    names = ("bce", "bce_unseen", "bce_single", "mse", "mae", "diversity")
+    for folder, method, level in (("a", "st-maml", 1.0), ("b", "maml", 2.0)):
+        run = make_run(tmp_path / folder, method=method, log=False)
+        score(run, {name: level * np.ones(4) for name in names})
+    text = report(tmp_path / "a", tmp_path / "b")
+    assert {name for name, cell in cells(text, "st-maml").items() if cell.startswith("**")} == set(names[:-1])
+    assert "**" not in "".join(cells(text, "maml").values())
+
+
+def test_cost_is_the_number_of_trained_numbers_and_the_mean_time(tmp_path):
+    for seed in (0, 1):
+        run = make_run(tmp_path / "a" / f"seed-{seed}", seed=seed)
+        run.append_log({"step": 4100, "seconds": 80 + 40 * seed})
+        run.save_arrays(Path("learner.npz"), {"w": np.ones((30, 40)), "b": np.ones(()), "count": np.arange(7)})
+        score(run, {"mse": MSE})
+    score(make_run(tmp_path / "b", method="maml"), {"mse": MSE})
+    text = report(tmp_path / "a", tmp_path / "b")
+    assert list(cells(text, "st-maml"))[-2:] == ["parameters", "training"]
+    assert (cells(text, "st-maml")["parameters"], cells(text, "st-maml")["training"]) == ("1,201", "2 min")
+    assert (cells(text, "maml")["parameters"], cells(text, "maml")["training"]) == ("", "80 s")
+    assert "Seeds trained side by side each show the time all took." in text
+
+
+def test_cost_is_left_out_where_nobody_knows_it(tmp_path):
+    score(make_run(tmp_path / "a", log=False), {"mse": MSE})
+    text = report(tmp_path / "a")
+    assert list(cells(text, "st-maml")) == ["method", "seeds", "tasks", "mse", "mse (paper)"]
+    assert "side by side" not in text
+
+
+def test_a_baseline_is_a_row_without_cost(tmp_path, caught):
+    score(make_baseline(tmp_path / "ridge"), {"mse": MSE + 1})
+    run = make_run(tmp_path / "a", val_metric="nll")
+    run.append_log({"step": 4100, "validation": {"mse": 1.0, "nll": 2.0}})
+    score(run, {"mse": MSE})
+    text = report(tmp_path / "ridge", tmp_path / "a")
+    assert cells(text, "ridge")["mse"] == f"4.000 ± {1.96 * MSE.std(ddof=1) / 2:.3f}"
+    assert (cells(text, "ridge")["training"], cells(text, "ridge")["mse (paper)"]) == ("", "")
+    assert cells(text, "st-maml (val_metric=nll)")["mse"].startswith("**3.000")
+    assert cells(text, "st-maml (val_metric=nll)", table=2)["mse"] == "-1.000 ± 0.000"
+    assert (
+        "**ridge**\n\n```\nstmaml reproduce weather --only ridge\n```\n\n"
+        "Fitted by scikit-learn on the training rows. Made with python 3.11, scikit-learn 1.5."
+    ) in text
+    (training,) = caught
+    assert training.axes[1].get_title() == "validation nll"  # the learner's, though the baseline came first
+    assert [text.get_text() for text in training.legends[0].get_texts()] == ["st-maml (val_metric=nll)"]
+
+
+def test_a_log_without_validations_is_drawn_as_far_as_it_goes(tmp_path, caught):
+    run = make_run(tmp_path / "a", log=False)
+    run.append_log({"step": 100, "seconds": 1.0, "loss": 2.0})
+    score(run, {"mse": MSE})
+    report(tmp_path / "a")
+    left, right = caught[0].axes
+    np.testing.assert_allclose(np.asarray(left.get_lines()[0].get_xydata()), [(100, 2.0)])
+    assert not right.get_lines()
+
+
+def test_baselines_alone_make_a_report_without_figures(tmp_path):
+    score(make_baseline(tmp_path / "a"), {"mse": MSE})
+    assert [path.name for path in write_report([tmp_path / "a"], tmp_path / "out")] == ["report.md"]
+
+
+def test_a_baseline_fitted_for_other_shots_is_the_same_baseline(tmp_path):
+    for number in (2, 10):
+        task_set = TEST_NAME.replace("shots10", f"shots{number}")
+        score(make_baseline(tmp_path / str(number), shots=number), {"mse": MSE}, task_set=task_set, shots=number)
+    variants = collect_variants([tmp_path / "2", tmp_path / "10"])
+    assert [variant.label for variant in variants] == ["ridge"]
+    assert [len(section.rows[0].evaluations) for section in collect_sections(variants)] == [1, 1]
+    score(make_baseline(tmp_path / "again"), {"mse": MSE})
+    labels = [variant.label for variant in collect_variants([tmp_path / "10", tmp_path / "again"])]
+    assert labels == ["ridge [10]", "ridge [again]"]
+
+
+def test_where_files_lie_makes_no_variant(tmp_path):
+    make_run(tmp_path / "a", benchmark="weather", data="/somewhere", file_list="/else/list.csv")
+    make_run(tmp_path / "b", benchmark="weather", seed=1, shots=3)
+    labels = [variant.label for variant in collect_variants([tmp_path / "a", tmp_path / "b"])]
+    assert labels == ["st-maml", "st-maml (shots=3)"]
+
+
+def test_a_floor_that_came_with_the_scores_goes_before_one_computed_before(tmp_path):
+    remember_floor(TEST_NAME, {"metrics": {"mse": {"mean": 0.2, "ci95": 0.01}}, "families": {}})
+    own = {"mse": {"mean": 0.135, "ci95": 0.002}}
+    floor = {"name": "entropy of the grey values", "metrics": own, "families": {"line": own}}
+    score(make_baseline(tmp_path / "ridge"), {"mse": MSE})
+    score(make_run(tmp_path / "a"), {"mse": MSE}, floor=floor)
+    text = report(tmp_path / "ridge", tmp_path / "a")
+    assert cells(text, "entropy of the grey values")["mse"] == "0.135 ± 0.002"
+    assert cells(text, "entropy of the grey values", table=1) == {
+        "method": "entropy of the grey values",
+        "sinusoid": "",
+        "line": "0.135 ± 0.002",
+    }
+    assert "Entropy of the grey values: no prediction can score below it." in text
+    assert "Bayes" not in text
+    score(make_run(tmp_path / "b"), {"mse": MSE}, floor={"metrics": own})
+    assert cells(report(tmp_path / "b"), "floor")["mse"] == "0.135 ± 0.002"
+
+
 def test_labels_tell_what_differs_from_the_recipe(tmp_path):
     make_run(tmp_path / "a", augment=False, steps=700, val_every=5, hidden=[8, 8])
     assert [v.label for v in collect_variants([tmp_path / "a"])] == ["st-maml (hidden=8x8, augment=False, steps=700)"]
@@ -190,6 +345,117 @@ def test_the_papers_figure_stands_beside_the_papers_method_and_conditions_only(t
     assert cells(text, "st-maml (augment=False)")["mse (paper)"] == ""
     score(make_run(tmp_path / "c"), {"mse": MSE}, task_set=TEST_NAME.replace("shots10", "shots2"), shots=2)
     assert "(paper)" not in report(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("settings", "printed"),
+    [
+        ({}, "86.56 ± 4.89"),
+        ({"augment": False}, "100.27 ± 5.87"),
+        ({"tailor": False}, "106.37 ± 5.77"),
+        ({"stochastic": False}, None),
+        ({"augment": False, "tailor": False}, None),
+        ({"z_size": 3}, None),
+        ({"inputs": "rich"}, None),
+        ({"preset": "best"}, None),
+        ({"preset": "released"}, "86.56 ± 4.89"),
+        ({"preset": "released", "augment": False}, "100.27 ± 5.87"),
+    ],
+)
+def test_the_papers_ablations_stand_beside_methods_with_that_one_part_off(tmp_path, settings, printed):
+    run = make_run(tmp_path / "a", benchmark="weather", log=False, **settings)
+    inputs = run.config()["benchmark"]["settings"]["inputs"]
+    score(run, {"mse": MSE}, task_set="weather/station/paper/correct/shots10/query100", inputs=inputs)
+    (variant,) = collect_variants([tmp_path / "a"])
+    assert cells(report(tmp_path / "a"), variant.label).get("mse (paper)") == printed
+
+
+def sweep_runs(folder) -> list[Path]:
+    """ST-MAML tested with several numbers of examples, MAML with two, another with one alone."""
+    for name, method, tried in (("a", "st-maml", (4, 10, 20)), ("b", "maml", (4, 20)), ("c", "mmaml", (10,))):
+        run = make_run(folder / name, method=method, log=False)
+        for number in tried:
+            task_set = TEST_NAME.replace("shots10", f"shots{number}")
+            score(run, {"mse": MSE / number, "nll": MSE}, task_set=task_set, shots=number)
+    return [folder / name for name in "abc"]
+
+
+def test_errors_are_drawn_against_the_number_of_examples(tmp_path, caught):
+    for number, mean in ((20, 0.1), (10, 0.2)):
+        limit = {"metrics": {"mse": {"mean": mean, "ci95": 0.01}}}
+        remember_floor(TEST_NAME.replace("shots10", f"shots{number}"), limit)
+    paths = write_report(sweep_runs(tmp_path), tmp_path / "out")
+    assert [path.name for path in paths] == ["report.md", "shots.png"]
+    assert "How the error falls with the number of labelled examples" in paths[0].read_text()
+    (figure,) = caught
+    (ax,) = figure.axes
+    first, second, limit = (np.asarray(line.get_xydata()) for line in ax.get_lines())
+    np.testing.assert_allclose(first, [(4, 0.75), (10, 0.3), (20, 0.15)])
+    np.testing.assert_allclose(second, [(4, 0.75), (20, 0.15)])
+    np.testing.assert_allclose(limit, [(10, 0.2), (20, 0.1)])
+    assert [text.get_text() for text in ax.texts] == ["st-maml", "maml", "Bayes limit"]
+    band = ax.collections[0].get_paths()[0].vertices
+    half = 1.96 * MSE.std(ddof=1) / 2
+    np.testing.assert_allclose(np.ptp(band[band[:, 0] == 10], axis=0)[1], 2 * half / 10)
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["4", "10", "20"]
+    assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == ("log", "log", "mean squared error")
+    (suptitle,) = [text.get_text() for text in figure.texts]
+    assert suptitle == "regression2d: range 0..5, noise 0.3, query 40, 20 samples a task"
+
+
+def test_other_conditions_make_other_sweeps(tmp_path):
+    run = make_run(tmp_path / "a")
+    for noise in ("noise0.3", "noise0.8"):
+        for number in (2, 10) if noise == "noise0.3" else (5,):
+            task_set = TEST_NAME.replace("shots10", f"shots{number}").replace("noise0.3", noise)
+            score(run, {"mse": MSE}, task_set=task_set, shots=number)
+    (sweep,) = collect_sweeps(collect_sections(collect_variants([tmp_path / "a"])))
+    assert list(sweep.points["st-maml"]) == [10, 2]
+    assert sweep.metric == "mse"
+
+
+def test_a_score_below_zero_or_an_unknown_interval_is_drawn_too(caught):
+    points = {"a": {n: {"nll": {"mean": 1.0 - n, "ci95": float("nan")}} for n in (1, 2)}}
+    assert shots_figure(Sweep("t", "own", "nll", points, {}, "")) is not None
+    assert caught[0].axes[0].get_yscale() == "linear"
+    assert shots_figure(Sweep("t", "own", "nll", {"a": {1: points["a"][1]}}, {}, "")) is None
+
+
+def test_names_of_lines_move_apart_as_little_as_they_must():
+    np.testing.assert_allclose(spread(np.array([0.8, 0.2]), np.array([0.1, 0.1])), [0.8, 0.2])
+    np.testing.assert_allclose(spread(np.array([0.5, 0.5]), np.array([0.1, 0.3])), [0.4, 0.6])
+    np.testing.assert_allclose(spread(np.array([1.0, 0.0, 0.99]), np.full(3, 0.2)), [0.9, 0.1, 0.7])
+    np.testing.assert_allclose(
+        spread(np.array([0.3, 0.2]), np.array([0.8, 0.8])), [1.2, 0.4]
+    )  # more than there is room
+
+
+def test_completion_has_its_own_figures(tmp_path, caught):
+    run = make_run(tmp_path / "a", log=False)
+    config = {**run.config(), "benchmark": {"name": "completion", "settings": {}}}
+    run.config_path.write_text(json.dumps(config))
+    add_images(run)
+    floor = {"metrics": {"bce": {"mean": 0.135, "ci95": 0.0}}, "families": {}}
+    for number in (40, 4):
+        task_set = f"completion/mnist/shots{number}"
+        score(run, {"bce": MSE / number, "diversity": MSE}, task_set=task_set, shots=number, floor=floor)
+    paths = write_report([tmp_path / "a"], tmp_path / "out")
+    assert [path.name for path in paths] == ["report.md", "completion.png", "pixels.png"]
+    assert "sampled completions and their mean:" in paths[0].read_text()
+    left, right = caught[-1].axes
+    np.testing.assert_allclose(np.asarray(left.get_lines()[0].get_xydata()), [(4, 0.75), (40, 0.075)])
+    np.testing.assert_allclose(left.get_lines()[1].get_ydata(), 0.135)
+    np.testing.assert_allclose(np.asarray(right.get_lines()[0].get_xydata()), [(0.75, 3.0), (0.075, 3.0)])
+
+
+def test_weather_shows_a_year_of_each_variant(tmp_path):
+    for name, method in (("a", "st-maml"), ("b", "maml")):
+        run = make_run(tmp_path / name, method=method, benchmark="weather", log=False)
+        score(run, {"mse": MSE}, task_set="weather/station/paper/correct/shots10/query100")
+        add_year(run)
+    paths = write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    assert [path.name for path in paths] == ["report.md", "years-st-maml.png", "years-maml.png"]
+    assert paths[0].read_text().count("A year at a station of each band") == 4  # each above its figure and within
 
 
 def test_conditions_make_sections_and_most_tasks_win(tmp_path):
@@ -271,6 +537,15 @@ def foreign_scores(folder):
     next(run.scores_folder.glob("*.json")).write_text("{}")
 
 
+def cut_weights(folder):
+    score(run := make_run(folder), {"mse": MSE})
+    run.learner_path.write_bytes(b"PK")
+
+
+def odd_floor(folder):
+    score(make_run(folder), {"mse": MSE}, floor={"mse": 1.0})
+
+
 def cut_curves(folder):
     score(run := make_run(folder), {"mse": MSE})
     add_curves(run)
@@ -287,6 +562,8 @@ def cut_curves(folder):
         (cut_scores, "cannot be read"),
         (foreign_scores, "lacks 'benchmark'"),
         (cut_curves, "is damaged or cut short"),
+        (cut_weights, "is damaged or cut short"),
+        (odd_floor, "lacks 'metrics'"),
     ],
 )
 def test_a_half_run_is_one_clear_sentence(tmp_path, monkeypatch, capsys, spoil, message):

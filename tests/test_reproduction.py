@@ -1,29 +1,63 @@
 """Whole tables: rows are trained, scored, skipped when done, and refused when they do not belong."""
 
 import dataclasses
+import json
+import signal
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stmaml import cli, reproduction
+from stmaml.baselines import BoostingConfig
+from stmaml.cli import reproduce
 from stmaml.errors import RunError, SettingError
-from stmaml.reproduction import BUDGETS, Budget, cells
+from stmaml.reproduction import BUDGETS, Budget, Cell, cells
+from tests.idx_files import write_digits
+from tests.noaa_files import write_year
 
-TINY = Budget(steps=20, seeds=1, tasks=20)
+QUICK = BoostingConfig((0.1,), (7,), (5,), max_iter=5, first_look=5, max_rows=500, tuning_rows=200)
+TINY = Budget(steps=20, seeds=1, tasks=20, tasks_per_batch=4, boosting=QUICK)
 
 
-def test_a_table_has_every_method_and_the_ablations():
-    names = [cell.name for cell in cells("regression2d", BUDGETS["paper"], task={})]
-    assert {"maml", "meta-sgd", "bmaml", "platipus", "mmaml", "hsml", "arml", "cnp", "np", "anp", "st-maml"} < set(
-        names
-    )
-    assert {"st-maml-without-augmentation", "st-maml-without-tailoring", "st-maml-deterministic"} < set(names)
+def method_rows(benchmark: str, budget: Budget, **more) -> list[Cell]:
+    return [cell for cell in cells(benchmark, budget, **{"task": {}, **more}) if isinstance(cell, Cell)]
+
+
+def run(monkeypatch, *words: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["stmaml", "reproduce", *(str(word) for word in words)])
+    cli.main()
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("learner.npz"))}
+
+
+def test_a_table_has_every_method_the_ablations_and_the_best_preset():
+    names = {cell.name for cell in cells("regression2d", BUDGETS["regression2d"]["paper"], task={})}
+    assert {"maml", "meta-sgd", "bmaml", "platipus", "mmaml", "hsml", "arml", "cnp", "np", "anp", "st-maml"} < names
+    ablations = {"st-maml-without-augmentation", "st-maml-without-tailoring", "st-maml-deterministic"}
+    assert ablations | {"st-maml-best"} < names
+
+
+def test_the_weather_table_also_has_what_a_practitioner_would_use():
+    names = {cell.name for cell in cells("weather", BUDGETS["weather"]["paper"], task={})}
+    boosting = {"gradient-boosting", "gradient-boosting-offset", "gradient-boosting-summaries"}
+    assert {"support-mean", "ridge", "gaussian-process", "ridge-seasonal", *boosting} < names
 
 
 def test_a_budget_and_changed_tasks_reach_every_row():
-    for cell in cells("regression2d", BUDGETS["cpu"], task={"input_range": (-5.0, 5.0)}):
+    for cell in method_rows("regression2d", BUDGETS["regression2d"]["cpu"], task={"input_range": (-5.0, 5.0)}):
         assert cell.experiment.training.steps == 5_000
         assert dataclasses.asdict(cell.experiment.task)["input_range"] == (-5.0, 5.0)
+
+
+def test_in_the_full_budget_the_best_preset_keeps_its_own_pace():
+    budget = BUDGETS["regression2d"]["paper"]
+    steps = {cell.name: cell.experiment.training.steps for cell in method_rows("regression2d", budget)}
+    assert steps["maml"] == budget.steps
+    assert steps["st-maml-best"] == reproduction.recipe("regression2d", "st-maml", "best").training.steps
 
 
 def test_an_unknown_row_is_named_with_those_there_are():
@@ -32,30 +66,120 @@ def test_an_unknown_row_is_named_with_those_there_are():
 
 
 def test_a_table_is_filled_once_and_written_beside_the_papers(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(reproduction.BUDGETS, "smoke", TINY)
-    command = ["stmaml", "reproduce", "regression2d", "--rows", "maml", "cnp", "--samples", "1", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", command)
-    cli.main()
+    monkeypatch.setitem(reproduction.BUDGETS["regression2d"], "smoke", TINY)
+    command = ("regression2d", "--rows", "maml", "cnp", "--samples", "1", "--out", tmp_path)
+    run(monkeypatch, *command)
     report = (tmp_path / "report" / "report.md").read_text()
-    assert "| maml" in report
-    assert "| cnp" in report
-    assert "Bayes limit" in report
+    for words in ("| maml", "| cnp", "Bayes limit", "parameters", "training"):
+        assert words in report
     trained = {name: (tmp_path / name / "learner.npz").stat().st_mtime_ns for name in ("maml", "cnp")}
-    cli.main()
+    run(monkeypatch, *command)
     assert trained == {name: (tmp_path / name / "learner.npz").stat().st_mtime_ns for name in ("maml", "cnp")}
     assert "wrote" in capsys.readouterr().out
 
 
+def test_an_interrupted_table_goes_on_to_the_same_end(tmp_path, monkeypatch):
+    """Ctrl-C in the second row: the state is saved, and the same command ends as if it had never stopped."""
+    monkeypatch.setitem(reproduction.BUDGETS["regression2d"], "smoke", dataclasses.replace(TINY, steps_per_call=5))
+    command = ("regression2d", "--rows", "maml", "cnp", "--samples", "1", "--out")
+    run(monkeypatch, *command, tmp_path / "whole")
+
+    class Impatient(reproduce.TrainingBar):
+        def progress(self, step, logs):
+            super().progress(step, logs)
+            if "maml" in str(self.where) and step == 10:
+                signal.raise_signal(signal.SIGINT)
+
+        def __init__(self, console, config, where):
+            self.where = where
+            super().__init__(console, config, where)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reproduce, "TrainingBar", Impatient)
+        with pytest.raises(SystemExit) as stopped:
+            run(patch, *command, tmp_path / "cut")
+    assert stopped.value.code == 128 + signal.SIGINT
+    assert not (tmp_path / "cut" / "report").exists()
+    run(monkeypatch, *command, tmp_path / "cut")
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
 def test_a_folder_with_other_settings_is_not_overwritten(tmp_path):
-    cell = cells("regression2d", TINY, task={}, only=("cnp",))[0]
-    other = cells("regression2d", dataclasses.replace(TINY, steps=21), task={}, only=("cnp",))[0]
+    (cell,) = method_rows("regression2d", TINY, only=("cnp",))
+    (other,) = method_rows("regression2d", dataclasses.replace(TINY, steps=21), only=("cnp",))
     reproduction.create_runs(other.experiment, tmp_path / "cnp", [0])
     with pytest.raises(RunError, match="other settings"):
         reproduction.run_cell(cell, tmp_path / "cnp", TINY, samples=1)
 
 
 def test_another_number_of_seeds_overwrites_nothing(tmp_path):
-    cell = cells("regression2d", TINY, task={}, only=("cnp",))[0]
+    (cell,) = method_rows("regression2d", TINY, only=("cnp",))
     reproduction.create_runs(cell.experiment, tmp_path, [0])
     with pytest.raises(RunError, match="Choose another --out"):
         reproduction.run_cell(cell, tmp_path, dataclasses.replace(TINY, seeds=2), samples=1)
+
+
+def test_weather_from_station_files_to_a_table(tmp_path, monkeypatch, capsys):
+    write_year(tmp_path / "data", 60, num_days=130)
+    (tmp_path / "data" / "2019" / "99999999999.csv").write_text("a page that says: not found\n")
+    monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(reproduction.BUDGETS["weather"], "smoke", dataclasses.replace(TINY, tasks=4))
+    rows = ("maml", "ridge-seasonal", "gradient-boosting-summaries")
+    command = ("weather", "--data", tmp_path / "data", "--rows", *rows, "--samples", "2", "--out", tmp_path / "out")
+    run(monkeypatch, *command)
+    assert "left out" in (said := capsys.readouterr().err)
+    assert "99999999999.csv" in said, "one bad file is named, and ends nothing"
+    report = (tmp_path / "out" / "report" / "report.md").read_text()
+    table = report.split("## ")[1]
+    assert all(f"| {row}" in table for row in rows), "one table for methods and baselines"
+    assert list((tmp_path / "out" / "report").glob("years*.png"))
+    scores = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("scores/*.json")]
+    assert {"mse", "mae", "nll", "crps", "coverage90"} <= set(scores[0]["metrics"])
+    assert len({score["task_set"] for score in scores}) == 1
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("scores/*.json")}
+    run(monkeypatch, *command)
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("scores/*.json")}
+    with pytest.raises(SystemExit) as refused:
+        run(monkeypatch, *command, "--test-query-size", "40")
+    assert refused.value.code == 2
+
+
+def test_baselines_and_methods_are_scored_on_the_same_days(tmp_path, monkeypatch):
+    """Their inputs differ, but not the targets they are asked for."""
+    write_year(tmp_path, 60, num_days=130)
+    monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
+    targets = []
+    for cell in cells("weather", TINY, task={"data": str(tmp_path)}, only=("maml", "st-maml-best", "ridge")):
+        task = cell.experiment.task if isinstance(cell, Cell) else cell.task
+        targets.append(np.asarray(reproduction.test_set(task.build(), 4).batch.tasks.query.y))
+    assert len(targets) == 3
+    np.testing.assert_array_equal(targets[0], targets[1])
+    np.testing.assert_array_equal(targets[0], targets[2])
+
+
+def test_completion_from_idx_files_to_a_table(tmp_path, monkeypatch):
+    write_digits(tmp_path / "data", height=6, width=6)
+    monkeypatch.setitem(reproduction.BUDGETS["completion"], "smoke", dataclasses.replace(TINY, steps=4, tasks=6))
+    command = ("completion", "--data", tmp_path / "data", "--shots", "10", "--rows", "st-maml", "cnp", "--samples", "2")
+    run(monkeypatch, *command, "--out", tmp_path / "out")
+    report = (tmp_path / "out" / "report" / "report.md").read_text()
+    for words in ("| cnp", "| st-maml", "entropy of the grey values", "bce_unseen"):
+        assert words in report
+    assert len(list((tmp_path / "out" / "report").glob("completion-*.png"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("wether",), "no benchmark 'wether'. Did you mean weather"),
+        (("weather", "--data", "/nowhere"), "--data /nowhere does not exist"),
+        (("weather", "--data", "."), "station"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as refused:
+        run(monkeypatch, *words, "--out", tmp_path / "out")
+    assert refused.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stmaml.benchmarks.base import Showcase, TaskSet
 from stmaml.methods.base import AbstractMetaLearner, predict
 from stmaml.metrics import Summary, score_task, summarise
-from stmaml.prediction import Prediction
+from stmaml.prediction import BernoulliOutcome, NormalOutcome, Prediction
 from stmaml.tasks import Examples, TaskBatch
 
 
@@ -59,12 +59,13 @@ def evaluate(
         parts.append({name: np.asarray(values)[:count] for name, values in scores.items()})
         on_progress(first + count)
     values = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return Scores(_ordered(values), np.asarray(task_set.batch.family), task_set.name, task_set.digest, num_samples)
+    return Scores(ordered(values), np.asarray(task_set.batch.family), task_set.name, task_set.digest, num_samples)
 
 
-def _ordered(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def ordered(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Errors first, then densities, then intervals: the order people read them in."""
-    known = ("accuracy", "mse", "mse_clean", "bce", "nll", "crps", "coverage90", "width90")
+    known = ("accuracy", "bce", "bce_unseen", "bce_single", "mse", "mae", "mse_clean", "nll", "crps", "coverage90")
+    known = (*known, "width90", "diversity")
     return {name: values[name] for name in sorted(values, key=lambda n: known.index(n) if n in known else len(known))}
 
 
@@ -77,9 +78,17 @@ def _score_batch(
         # The key belongs to the task's place in the set: scores do not depend on how many tasks are scored at once.
         task_key = jr.fold_in(key, index)
         prediction = predict(learner, task.support, task.query.x, num_samples=num_samples, key=task_key)
-        return score_task(prediction, task.query.y, task.query.weight, batch.clean)
+        binary = isinstance(prediction.components, BernoulliOutcome)
+        seen = among(task.query.x, task.support) if binary else None
+        return score_task(prediction, task.query.y, task.query.weight, batch.clean, seen)
 
     return jax.vmap(score)(batch, first + jnp.arange(batch.family.shape[0]))
+
+
+def among(x: Float[Array, "n *dx"], support: Examples) -> Float[Array, " n"]:
+    """1 for inputs that are among the support's, else 0."""
+    same = (x[:, None] == support.x[None]).reshape(x.shape[0], support.weight.shape[0], -1).all(-1)
+    return (same & (support.weight > 0)[None]).any(1).astype(float)
 
 
 def trace(
@@ -87,18 +96,18 @@ def trace(
 ) -> dict[str, np.ndarray]:
     """What a figure of one task needs: its points, the truth, sampled curves and the predictive band."""
     prediction = _predict_curve(learner, showcase.support, showcase.x, num_samples, key)
-    low, middle, high = np.asarray(_quantiles(prediction, jnp.array([0.05, 0.5, 0.95])))
     real = np.asarray(showcase.support.weight) > 0
-    return {
+    arrays = {
         "axis": np.asarray(showcase.axis),
         "truth": np.asarray(showcase.truth),
         "support_x": np.asarray(showcase.support.x)[real],
         "support_y": np.asarray(showcase.support.y)[real],
         "curves": np.asarray(prediction.components.mean()[:num_curves]),
-        "low": low,
-        "median": middle,
-        "high": high,
     }
+    if isinstance(prediction.components, NormalOutcome):
+        bands = np.asarray(_quantiles(prediction, jnp.array([0.05, 0.5, 0.95])))
+        arrays |= dict(zip(("low", "median", "high"), bands, strict=True))
+    return arrays
 
 
 @eqx.filter_jit

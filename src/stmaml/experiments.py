@@ -1,34 +1,29 @@
 """From settings to a run folder and back: train, resume, load, evaluate."""
 
 import dataclasses
-import importlib.metadata
 import json
-import platform
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.random as jr
 import numpy as np
 
 from stmaml.benchmarks import BENCHMARKS
-from stmaml.benchmarks.base import Benchmark, TaskSet, TaskSource, freeze
+from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, TaskSet, TaskSource, freeze
 from stmaml.errors import RunError, SettingError
 from stmaml.evaluation import Scores, evaluate, trace
 from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, MethodConfig
 from stmaml.methods.standardised import Standardised
+from stmaml.provenance import provenance
 from stmaml.recipes import Experiment, Modelling, build_learner
 from stmaml.runs import Run, from_dict, held_runs, newest_common_checkpoint
-from stmaml.tasks import NoiseModel
+from stmaml.tasks import NoiseModel, Scaling
 from stmaml.training import Observer, State, TrainConfig, fit, initial_state, unbundle
 
 VAL_SEED = 1
@@ -49,6 +44,8 @@ class EvaluateConfig:
     """Standard deviation of the target noise, if not as in training."""
     inner_steps: int | None = None
     """Gradient steps on the support set, if not as in training."""
+    data: str | None = None
+    """Where the benchmark's files lie, if not where they lay in training."""
 
     def __post_init__(self):
         for flag, value in (("--tasks", self.tasks), ("--samples", self.samples)):
@@ -160,21 +157,28 @@ def create_runs(experiment: Experiment, folder: Path, seeds: list[int], *, force
     held = held_runs(folder)
     for run in () if force else held:  # all or none
         run.check_free()
-    _check_settings(experiment)
+    scaling = _check_settings(experiment)
     for run in held:
         if run not in runs:  # else the folder would be read as those seeds, or as that one run
             run.remove()
     for run, seed in zip(runs, seeds, strict=True):
-        run.create(_describe(experiment, seed), force=force)
+        run.create({**_describe(experiment, seed), "scaling": scaling}, force=force)
     return runs
 
 
-def _check_settings(experiment: Experiment) -> None:
-    """Raises SettingError for a learner that cannot be built, before anything is written."""
+def _check_settings(experiment: Experiment) -> dict[str, Any] | None:
+    """The scaling of the training tasks, if asked for; SettingError for a learner that cannot be built."""
     benchmark = experiment.task.build()
-    if experiment.modelling.standardise:
-        _ = benchmark.scaling  # measured outside of what follows, which only traces
+    # Measured outside of what follows, which only traces.
+    scaling = dataclasses.asdict(benchmark.scaling) if experiment.modelling.standardise else None
     eqx.filter_eval_shape(lambda: build_learner(experiment.learner, benchmark, experiment.modelling, key=jr.key(0)))
+    return scaling
+
+
+def _scaling_of(run: Run) -> Scaling | None:
+    """The scaling a run was trained with: measured anew, it might differ where files have changed since."""
+    stored = run.config().get("scaling")
+    return None if stored is None else from_dict(Scaling, stored)
 
 
 def train_runs(
@@ -185,7 +189,11 @@ def train_runs(
     benchmark = experiment.task.build()
     keys = [jr.key(run.config()["seed"]) for run in runs]
     init_keys, train_keys = zip(*(jr.split(key) for key in keys), strict=True)
-    learners = [build_learner(experiment.learner, benchmark, experiment.modelling, key=key) for key in init_keys]
+    scaling = _scaling_of(runs[0])
+    learners = [
+        build_learner(experiment.learner, benchmark, experiment.modelling, key=key, scaling=scaling)
+        for key in init_keys
+    ]
     start = newest_common_checkpoint(runs, [initial_state(learner, experiment.training) for learner in learners])
     for run in runs:
         run.trim_log(start[0] if start else -1)
@@ -207,6 +215,10 @@ def train_runs(
 def load_experiment(run: Run) -> Experiment:
     """The settings of a run."""
     config = run.config()
+    if config.get("kind") == "table":
+        raise RunError(
+            f"{run.folder} was made by 'stmaml fit' from a table: use 'stmaml predict {run.folder}' with it."
+        )
     try:
         benchmark, method, _ = config["benchmark"], config["method"], config["seed"]
         return Experiment(
@@ -244,9 +256,13 @@ def load_pretrained(benchmark: str = "regression2d") -> AbstractMetaLearner:
     return _load(Run(folder))[1]
 
 
-def _load(run: Run) -> tuple[Experiment, AbstractMetaLearner]:
-    experiment = load_experiment(run)
-    like = build_learner(experiment.learner, experiment.task.build(), experiment.modelling, key=jr.key(0))
+def _load(run: Run, *, data: str | None = None) -> tuple[Experiment, AbstractMetaLearner]:
+    """The run's settings and learner; `data` says where its benchmark's files lie now."""
+    experiment: Any = load_experiment(run)
+    task = experiment.task if data is None else replace(experiment.task, data=data)
+    like = build_learner(
+        experiment.learner, task.build(), experiment.modelling, key=jr.key(0), scaling=_scaling_of(run)
+    )
     return experiment, run.load_learner(like)
 
 
@@ -259,15 +275,15 @@ def evaluate_run(
     run: Run, config: EvaluateConfig, *, on_progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, Any]:
     """Scores a run's learner on test tasks and saves summary, per-task scores and what its figures need."""
-    experiment, learner = _load(run)
-    task = _vary(experiment, config)
+    task = _vary(load_experiment(run), config)
+    learner = _load(run, data=config.data)[1]
     if config.inner_steps is not None:
         learner = with_inner_steps(learner, config.inner_steps)
     benchmark = task.build()
     tasks = test_set(benchmark, config.tasks)
     scores = evaluate(learner, tasks, num_samples=config.samples, key=jr.key(TEST_SEED), on_progress=on_progress)
-    summary = _summary(experiment, task, config, benchmark, scores, seed=run.config()["seed"])
-    name = _slug(task, config)
+    summary = summarise_scores(run, task, config, benchmark, scores)
+    name = evaluation_name(task, config)
     run.save_scores(name, summary, {**scores.values, "family": scores.family})
     for showcase in benchmark.showcases() if (config.shots, config.noise, config.inner_steps) == (None,) * 3 else ():
         arrays = trace(learner, showcase, key=jr.key(TEST_SEED))
@@ -275,9 +291,14 @@ def evaluate_run(
     return summary
 
 
+def test_task(run: Run, config: EvaluateConfig) -> BenchmarkConfig:
+    """The settings of the benchmark a run would be scored on."""
+    return _vary(load_experiment(run), config)
+
+
 def is_evaluated(run: Run, config: EvaluateConfig) -> bool:
     """Whether a run already has the scores that `evaluate_run` would make."""
-    return _slug(_vary(load_experiment(run), config), config) in run.scores()
+    return evaluation_name(_vary(load_experiment(run), config), config) in run.scores()
 
 
 def with_inner_steps(learner: AbstractMetaLearner, steps: int) -> AbstractMetaLearner:
@@ -294,7 +315,7 @@ def with_inner_steps(learner: AbstractMetaLearner, steps: int) -> AbstractMetaLe
 def _vary(experiment: Experiment, config: EvaluateConfig) -> Any:
     """The benchmark's settings with the test-time changes applied."""
     settings: Any = experiment.task
-    changes = {name: getattr(config, name) for name in ("shots", "noise") if getattr(config, name) is not None}
+    changes = {name: getattr(config, name) for name in ("shots", "noise", "data") if getattr(config, name) is not None}
     for name in changes:
         if not hasattr(settings, name):
             raise SettingError(f"{experiment.benchmark} has no --{name} to change at test time.")
@@ -305,7 +326,8 @@ def _vary(experiment: Experiment, config: EvaluateConfig) -> Any:
     return replace(settings, **changes)
 
 
-def _slug(task: Any, config: EvaluateConfig) -> str:
+def evaluation_name(task: Any, config: EvaluateConfig) -> str:
+    """What the files of an evaluation are called: its conditions."""
     parts = [f"tasks{config.tasks}", f"samples{config.samples}"]
     parts += [f"{name}{getattr(task, name):g}" for name in ("shots", "noise") if hasattr(task, name)]
     if config.inner_steps is not None:
@@ -313,14 +335,16 @@ def _slug(task: Any, config: EvaluateConfig) -> str:
     return "-".join(parts)
 
 
-def _summary(
-    experiment: Experiment, task: Any, config: EvaluateConfig, benchmark: Benchmark, scores: Scores, *, seed: int
+def summarise_scores(
+    run: Run, task: Any, config: EvaluateConfig, benchmark: Benchmark, scores: Scores
 ) -> dict[str, Any]:
+    """Scores with all that says what they are scores of, as saved in a run folder."""
+    config_of_run = run.config()
     return {
-        "benchmark": experiment.benchmark,
-        "method": experiment.method,
-        "preset": experiment.preset,
-        "seed": seed,
+        "benchmark": config_of_run["benchmark"]["name"],
+        "method": config_of_run["method"]["name"],
+        "preset": config_of_run["method"]["preset"],
+        "seed": config_of_run["seed"],
         "tasks": config.tasks,
         "samples": config.samples,
         "task_set": scores.task_set,
@@ -329,15 +353,14 @@ def _summary(
         "inner_steps": config.inner_steps,
         "metrics": scores.summary(),
         "families": scores.family_summary(benchmark.families),
+        **({"floor": task.floor()} if hasattr(task, "floor") else {}),
     }
 
 
 def _describe(experiment: Experiment, seed: int) -> dict[str, Any]:
     """The settings of a run as JSON."""
-    packages = ("stmaml", "jax", "equinox", "optax", "numpyro", "numpy")
     described = {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": _command(),
+        **provenance(),
         "seed": seed,
         "benchmark": {"name": experiment.benchmark, "settings": dataclasses.asdict(experiment.task)},
         "method": {
@@ -347,21 +370,5 @@ def _describe(experiment: Experiment, seed: int) -> dict[str, Any]:
         },
         "modelling": dataclasses.asdict(experiment.modelling),
         "training": dataclasses.asdict(experiment.training),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
-        "device": jax.devices()[0].device_kind,
     }
     return json.loads(json.dumps(described))
-
-
-def _command() -> str:
-    """What the user typed, without the folders programs lie in."""
-    program = Path(sys.argv[0])
-    head = ["stmaml"] if program.stem in ("stmaml", "__main__") else ["python", program.name]
-    return shlex.join([*head, *sys.argv[1:]])
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

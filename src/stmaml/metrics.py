@@ -1,10 +1,11 @@
 """Scores of a prediction against the truth, and their intervals: arrays in, numbers out."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 
-from stmaml.prediction import CategoricalOutcome, NormalOutcome, Prediction
+from stmaml.prediction import BernoulliOutcome, CategoricalOutcome, Prediction
 from stmaml.tasks import weighted_mean
 
 Summary = dict[str, float]
@@ -15,14 +16,18 @@ def score_task(
     y: Shaped[Array, "n *dy"],
     weight: Float[Array, " n"],
     clean: Float[Array, "n dy"] | None = None,
+    seen: Float[Array, " n"] | None = None,
 ) -> dict[str, Float[Array, ""]]:
-    """Every score that fits the kind of target, averaged over the query examples of one task."""
-    if isinstance(prediction.components, NormalOutcome):
-        each = _real_scores(prediction, y, clean)
-    elif isinstance(prediction.components, CategoricalOutcome):
+    """Every score that fits the kind of target, averaged over the query examples of one task.
+
+    `seen` is 1 for query examples that are in the support too; targets in 0..1 are also scored on the others alone.
+    """
+    if isinstance(prediction.components, BernoulliOutcome):
+        return _binary_scores(prediction, prediction.components, y, weight, seen)
+    if isinstance(prediction.components, CategoricalOutcome):
         each = _class_scores(prediction, y)
     else:
-        each = {"bce": -prediction.log_prob(y) / y.shape[-1], "mse": jnp.square(prediction.mean - y).mean(-1)}
+        each = _real_scores(prediction, y, clean)
     return {name: weighted_mean(values, weight) for name, values in each.items()}
 
 
@@ -33,6 +38,7 @@ def _real_scores(
     low, high = prediction.quantiles(jnp.array([0.05, 0.95]))
     scores = {
         "mse": jnp.square(prediction.mean - y),
+        "mae": jnp.abs(prediction.mean - y),
         "nll": -prediction.log_prob(y)[:, None],
         "crps": prediction.crps(y),
         "coverage90": ((cdf >= 0.05) & (cdf <= 0.95)).astype(y.dtype),
@@ -46,6 +52,32 @@ def _real_scores(
 def _class_scores(prediction: Prediction, y: Shaped[Array, " n"]) -> dict[str, Float[Array, " n"]]:
     right = prediction.mean.argmax(-1) == y
     return {"accuracy": right.astype(float), "nll": -prediction.log_prob(y)}
+
+
+def _binary_scores(
+    prediction: Prediction,
+    outcome: BernoulliOutcome,
+    y: Float[Array, "n dy"],
+    weight: Float[Array, " n"],
+    seen: Float[Array, " n"] | None,
+) -> dict[str, Float[Array, ""]]:
+    """Cross-entropies of targets in 0..1, which may be grey: of averaged probabilities, of one draw, of whole sets."""
+    single = -outcome.log_prob(y[None]) / y.shape[-1]  # [s, n]
+    count = jnp.log(prediction.num_samples)
+    log_one = jax.nn.logsumexp(jax.nn.log_sigmoid(outcome.logits), axis=0) - count
+    log_zero = jax.nn.logsumexp(jax.nn.log_sigmoid(-outcome.logits), axis=0) - count
+    bce = -(y * log_one + (1 - y) * log_zero).mean(-1)
+    whole = (
+        jax.nn.logsumexp(-(single * weight[None]).sum(-1)) - count
+    )  # log of the mean over samples of the set's density
+    scores = {
+        "bce": weighted_mean(bce, weight),
+        "bce_single": weighted_mean(single.mean(0), weight),
+        "mse": weighted_mean(jnp.square(prediction.mean - y).mean(-1), weight),
+        "nll": -whole / jnp.maximum(weight.sum(), 1.0),
+        "diversity": weighted_mean(prediction.task_std.mean(-1), weight),
+    }
+    return scores if seen is None else {**scores, "bce_unseen": weighted_mean(bce, weight * (1 - seen))}
 
 
 def summarise(values: Float[np.ndarray, " m"]) -> Summary:

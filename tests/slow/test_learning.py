@@ -9,7 +9,7 @@ from stmaml.evaluation import evaluate
 from stmaml.experiments import create_runs, train_runs
 from stmaml.metrics import paired_difference
 from stmaml.recipes import recipe
-from stmaml.reproduction import Budget, cells
+from stmaml.reproduction import Budget, Cell, cells
 
 pytestmark = pytest.mark.slow
 
@@ -19,6 +19,7 @@ def test_st_maml_beats_maml_and_the_support_mean_on_six_families(tmp_path):
     tasks = freeze(recipe("regression2d", "maml").task.build().test, 300, seed=9, name="learning")
     errors = {}
     for cell in cells("regression2d", Budget(3000, 1, 300), task={}, only=("maml", "st-maml")):
+        assert isinstance(cell, Cell)
         learner = train_runs(create_runs(cell.experiment, tmp_path / cell.name, [0]))[0]
         errors[cell.name] = evaluate(learner, tasks, num_samples=5, key=jr.key(0)).values["mse"]
     batch = tasks.batch.tasks

@@ -14,7 +14,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from stmaml.benchmarks.floors import find_floor
-from stmaml.experiments import EvaluateConfig, evaluate_run
+from stmaml.cli.telling import open_benchmark
+from stmaml.experiments import EvaluateConfig, evaluate_run, test_task
 from stmaml.metrics import summarise_seeds
 from stmaml.runs import find_runs
 
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> None:
     flags = tyro.cli(Evaluate, args=arguments, prog="stmaml evaluate", config=(tyro.conf.OmitArgPrefixes,))
     runs = find_runs(flags.run)
     console = Console(stderr=True)
+    open_benchmark(test_task(runs[0], flags.config), console)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("evaluating", total=len(runs) * flags.config.tasks)
         summaries = []
@@ -47,15 +49,15 @@ def main(arguments: list[str]) -> None:
             )
     result = summaries[0] if len(summaries) == 1 else _over_seeds(summaries)
     if flags.json:
-        print(json.dumps(_without_nan(result), indent=2, allow_nan=False))
+        print(json.dumps(without_nan(result), indent=2, allow_nan=False))
     else:
         _show(result)
 
 
-def _without_nan(content: Any) -> Any:
+def without_nan(content: Any) -> Any:
     """The same with null for numbers that JSON cannot hold, such as the interval of a single task."""
     if isinstance(content, dict):
-        return {name: _without_nan(value) for name, value in content.items()}
+        return {name: without_nan(value) for name, value in content.items()}
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 

@@ -1,8 +1,9 @@
 """`stmaml reproduce`."""
 
+import dataclasses
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -11,41 +12,45 @@ from stmaml.benchmarks import BENCHMARKS
 from stmaml.cli import fail, nearest
 from stmaml.cli.progress import TrainingBar
 from stmaml.cli.stopping import StopRequest, stop_requests
+from stmaml.cli.telling import open_benchmark, telling
 from stmaml.reports import write_report
-from stmaml.reproduction import BUDGETS, BudgetName, Cell, cells, run_cell
+from stmaml.reproduction import BUDGETS, BaselineCell, BudgetName, Cell, cells, run_baseline, run_cell
 from stmaml.training import Diverged, Interrupted
 
+USAGE = """usage: stmaml reproduce BENCHMARK [--budget smoke|cpu|paper] [--rows NAME ...] [--out DIR] ...
 
-@dataclass(frozen=True)
-class Reproduce:
-    """Train and evaluate every method of a table of the paper, and write the table beside the paper's figures.
+Train and evaluate every method of a table of the paper, and write the table beside the paper's figures. Stops and goes
+on: finished rows are skipped, an unfinished one continues from its checkpoint.
 
-    Stops and goes on: finished rows are skipped, an unfinished one continues from its checkpoint.
-    """
-
-    benchmark: tyro.conf.Positional[str]
-    """Whose table."""
-    budget: BudgetName = "smoke"
-    """How much: a few minutes to see it work, under an hour on two cores, or the full training, for a GPU."""
-    rows: tuple[str, ...] = ()
-    """Only these rows: methods, or st-maml-without-augmentation, -without-tailoring, -deterministic."""
-    input_range: tuple[float, float] = (0.0, 5.0)
-    """Range of the inputs of regression2d."""
-    samples: int = 20
-    """Predictors sampled for each test task."""
-    out: Path | None = None
-    """Folder for runs and report; below runs/ if not given."""
+Benchmarks: {benchmarks}. With one named, --help lists its settings too, which then hold for every row.
+"""
 
 
 def main(arguments: list[str]) -> None:
     """Fills the table and writes the report."""
-    flags = tyro.cli(Reproduce, args=arguments, prog="stmaml reproduce")
-    if flags.benchmark not in BENCHMARKS:
-        fail(f"there is no benchmark '{flags.benchmark}'. {nearest(flags.benchmark, list(BENCHMARKS))}")
-    low, high = flags.input_range
-    out = flags.out or Path("runs") / f"{flags.benchmark}-{flags.budget}-{low:g}..{high:g}"
-    table = cells(flags.benchmark, BUDGETS[flags.budget], task={"input_range": flags.input_range}, only=flags.rows)
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if name is None:
+        print(USAGE.format(benchmarks=", ".join(BUDGETS)))
+        if not {"-h", "--help"} & set(arguments):
+            sys.exit(2)
+        return
+    if name not in BUDGETS:
+        fail(f"there is no benchmark '{name}'. {nearest(name, list(BUDGETS))}")
+    flags: Any = tyro.cli(
+        _flags_for(name),
+        args=arguments,
+        prog="stmaml reproduce",
+        description=f"Train and evaluate every method of the paper's table for {name}.",
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    changes = _given(flags.task, arguments)
+    out = flags.out or Path("runs") / "-".join([name, flags.budget, *(_short(*change) for change in changes.items())])
+    table = cells(name, BUDGETS[name][flags.budget], task=changes, only=flags.rows)
     console = Console(stderr=True)
+    tasks = [cell.task if isinstance(cell, BaselineCell) else cell.experiment.task for cell in table]
+    open_benchmark(tasks[0], console)  # files are read, or found missing, before anything is trained
+    for task in dict.fromkeys(tasks):
+        task.build()
     stop = StopRequest()
     diverged = []
     with stop_requests(stop):
@@ -59,16 +64,65 @@ def main(arguments: list[str]) -> None:
             except Diverged as error:
                 console.print(f"{cell.name}: {error}; left out of the table", markup=False)
                 diverged.append(cell)
+            if stop.requested():
+                console.print(f"stopped after {cell.name}; the same command goes on from there")
+                sys.exit(128 + stop.signal)
+    if len(diverged) == len(table):
+        fail("every row diverged, so there is no table.", code=3)
     report, *pictures = write_report([out / cell.name for cell in table if cell not in diverged], out / "report")
     print(f"wrote {report} and {len(pictures)} figures beside it")
 
 
-def _run(cell: Cell, out: Path, flags: Reproduce, console: Console, stop: StopRequest) -> None:
+def _flags_for(benchmark: str) -> type:
+    """A dataclass of the command's flags, with the benchmark's own settings among them."""
+
+    def option(default: Any, text: str, kind: Any) -> tuple[Any, Any]:
+        return Annotated[kind, tyro.conf.arg(help=text)], dataclasses.field(default=default)
+
+    task: Any = BENCHMARKS[benchmark]
+    fields = {
+        "benchmark": (tyro.conf.Positional[str], dataclasses.field()),
+        "budget": option(
+            "smoke",
+            "How much: a minute or two to see it work, under an hour on two cores, or the full training, for a GPU.",
+            BudgetName,
+        ),
+        "rows": option((), "Only these rows; a wrong name lists all there are.", tuple[str, ...]),
+        "samples": option(20, "Predictors sampled for each test task.", int),
+        "out": option(None, "Folder for runs and report; below runs/ if not given.", Path | None),
+        "task": (task, dataclasses.field(default=task())),
+    }
+    return dataclasses.make_dataclass(
+        "Reproduce", [(name, kind, spec) for name, (kind, spec) in fields.items()], frozen=True
+    )
+
+
+def _given(task: Any, arguments: list[str]) -> dict[str, Any]:
+    """The benchmark's settings that the command names; those of the others differ from row to row."""
+    words = {word.split("=", 1)[0] for word in arguments if word.startswith("--")}
+    names = [field.name for field in dataclasses.fields(task)]
+    flags = {name: {f"--{name.replace('_', '-')}", f"--no-{name.replace('_', '-')}", f"--{name}"} for name in names}
+    return {name: getattr(task, name) for name in names if flags[name] & words}
+
+
+def _short(name: str, value: Any) -> str:
+    """A changed setting as part of a folder's name."""
+    if name == "data":
+        return Path(value).name.split(".")[0]
+    return f"{name}{'..'.join(f'{v:g}' for v in value) if isinstance(value, tuple) and value else value}"
+
+
+def _run(cell: Cell | BaselineCell, out: Path, flags: Any, console: Console, stop: StopRequest) -> None:
+    budget = BUDGETS[flags.benchmark][flags.budget]
+    if isinstance(cell, BaselineCell):
+        with telling(console, f"fitting {cell.name}"):
+            run_baseline(cell, out / cell.name, budget, samples=flags.samples)
+        return
     with TrainingBar(console, cell.experiment.training, str(out / cell.name)) as bar:
         run_cell(
             cell,
             out / cell.name,
-            BUDGETS[flags.budget],
+            budget,
             samples=flags.samples,
             observers=lambda: (bar,),
             should_stop=stop.requested,

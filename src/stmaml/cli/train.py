@@ -14,6 +14,7 @@ from stmaml.benchmarks import BENCHMARKS
 from stmaml.cli import fail, nearest
 from stmaml.cli.progress import TrainingBar
 from stmaml.cli.stopping import StopRequest, stop_requests
+from stmaml.cli.telling import open_benchmark
 from stmaml.errors import SettingError
 from stmaml.experiments import create_runs, load_experiment, train_runs
 from stmaml.methods import METHODS
@@ -28,6 +29,7 @@ def main(arguments: list[str]) -> None:
     if first.resume is not None:
         flags = tyro.cli(Resume, args=arguments, prog="stmaml train")
         runs = find_runs(flags.resume)
+        open_benchmark(load_experiment(runs[0]).task, Console(stderr=True))
         _train(runs, tensorboard=flags.tensorboard)
         return
     if first.benchmark is None:
@@ -59,6 +61,7 @@ def main(arguments: list[str]) -> None:
     )
     folder = flags.run or Path("runs") / f"{chosen.benchmark}-{chosen.method}-{chosen.preset}-{flags.seed}"
     seeds = list(range(flags.seed, flags.seed + flags.seeds))
+    open_benchmark(experiment.task, Console(stderr=True))
     _train(create_runs(experiment, folder, seeds, force=flags.force), tensorboard=flags.tensorboard)
 
 

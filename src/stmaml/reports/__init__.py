@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
-from stmaml.reports import figures, tables
-from stmaml.reports.variants import Section, Variant, collect_sections, collect_variants, slugify
+from stmaml.reports import figures, images, shots, tables, years
+from stmaml.reports.variants import Section, Sweep, Variant, collect_sections, collect_sweeps, collect_variants, slugify
 from stmaml.runs import write_bytes
 
 CAPTIONS = {
     "curves": "One task of each family: seen, true and believed",
     "ambiguity": "The same functions seen through fewer or noisier examples",
+    "years": "A year at a station of each band: labelled days, the truth and the prediction",
+    "completion": "Images seen through few pixels and more: what was observed, sampled completions and their mean",
+    "pixels": "How the error falls and samples agree as more pixels are observed; bands: 95 % intervals",
+    "shots": "How the error falls with the number of labelled examples; bands: 95 % intervals",
     "reliability": "How often the 90 % interval held the target",
     "training": "Training loss and validation score; thin lines: single seeds, or before smoothing",
 }
@@ -27,7 +31,12 @@ def write_report(folders: list[Path], out: Path) -> list[Path]:
 
 def draw(variants: list[Variant], sections: list[Section]) -> dict[str, bytes]:
     """Every figure the saved data allow, by file name."""
-    drawn: dict[str, bytes | None] = {**figures.variant_figures(variants)}
+    drawn: dict[str, bytes | None] = {}
+    for variant in variants:
+        drawn |= _variant_figures(variant, len(variants))
+    sweeps = collect_sweeps(sections)
+    for sweep in sweeps:
+        drawn |= _sweep_figure(sweep, len(sweeps))
     for section in sections:
         drawn[_file_name("reliability", section.title, len(sections))] = figures.coverage_figure(section)
     benchmarks = dict.fromkeys(variant.config["benchmark"]["name"] for variant in variants)
@@ -35,6 +44,27 @@ def draw(variants: list[Variant], sections: list[Section]) -> dict[str, bytes]:
         same = [variant for variant in variants if variant.config["benchmark"]["name"] == name]
         drawn[_file_name("training", name, len(benchmarks))] = figures.training_figure(same)
     return {name: png for name, png in drawn.items() if png is not None}
+
+
+def _variant_figures(variant: Variant, count: int) -> dict[str, bytes | None]:
+    """What the variant's first seed believes of single tasks, by file name."""
+    curves = variant.runs[0].curves()
+    kinds = {
+        "curves": figures.curves_figure,
+        "ambiguity": figures.ambiguity_figure,
+        "years": years.years_figure,
+        "completion": images.completion_grid,
+    }
+    return {_file_name(kind, variant.label, count): make(curves, variant.label) for kind, make in kinds.items()}
+
+
+def _sweep_figure(sweep: Sweep, count: int) -> dict[str, bytes | None]:
+    """The error against the number of observed pixels or labelled examples, by file name."""
+    if sweep.benchmark != "completion":
+        return {_file_name("shots", sweep.title, count): shots.shots_figure(sweep)}
+    floors = [floor[sweep.metric]["mean"] for floor in sweep.floors.values() if sweep.metric in floor]
+    figure = images.pixels_figure(sweep.points, metric=sweep.metric, floor=floors[0] if floors else None)
+    return {_file_name("pixels", sweep.title, count): figure}
 
 
 def markdown(variants: list[Variant], sections: list[Section], pictures: list[str]) -> str:

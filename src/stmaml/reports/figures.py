@@ -1,8 +1,7 @@
-"""Figures of saved runs, as PNG. The only file that knows matplotlib; no model is run."""
+"""Figures of saved runs, as PNG, and the look all figures share. No model is run."""
 
 import io
 import textwrap
-from collections.abc import Iterable
 from typing import Any
 
 import matplotlib
@@ -21,6 +20,7 @@ COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 SOLUTIONS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7", "#8C510A")
 """For sampled curves: the blue is kept for the truth."""
 DASHES = ("-", "--", ":")
+MARKERS = ("o", "s", "^")
 AMBIGUOUS_FAMILIES = ("sinusoid", "cubic")
 STYLE: Any = {
     "font.size": 10,
@@ -52,7 +52,7 @@ def curves_figure(curves: dict[str, Arrays], title: str) -> bytes | None:
             _draw_task(ax, curves[name])
             ax.set_title(family.name)
         _finish_tasks(figure, axes, f"{title}: {shots} shots, noise {noise:g}")
-        return _png(figure)
+        return png(figure)
 
 
 def ambiguity_figure(curves: dict[str, Arrays], title: str) -> bytes | None:
@@ -72,7 +72,7 @@ def ambiguity_figure(curves: dict[str, Arrays], title: str) -> bytes | None:
         for ax, family in zip(axes[:, 0], AMBIGUOUS_FAMILIES, strict=True):
             ax.set_ylabel(f"{family}: y")
         figure.align_ylabels()
-        return _png(figure)
+        return png(figure)
 
 
 def _draw_task(ax: Axes, arrays: Arrays) -> None:
@@ -101,6 +101,9 @@ def _finish_tasks(figure: Figure, axes: np.ndarray, title: str) -> None:
 
 def training_figure(variants: list[Variant]) -> bytes | None:
     """Training loss and validation score against steps: a line for each variant, averaged over its seeds."""
+    variants = [variant for variant in variants if all(run.log() for run in variant.runs)]
+    if not variants:
+        return None
     metric = variants[0].config["training"].get("val_metric", "mse")
     losses = [[_series(run.log(), "loss") for run in variant.runs] for variant in variants]
     scores = [[_series(run.log(), "validation", metric) for run in variant.runs] for variant in variants]
@@ -115,8 +118,8 @@ def training_figure(variants: list[Variant]) -> bytes | None:
         for ax, title in ((left, "training loss (each method's own)"), (right, f"validation {metric}")):
             ax.set(title=title, xlabel="meta-steps")
             _log_scale_if_wide(ax)
-        _legend_below(figure)
-        return _png(figure)
+        legend_below(figure)
+        return png(figure)
 
 
 def _series(log: list[dict[str, Any]], *path: str) -> tuple[np.ndarray, np.ndarray]:
@@ -137,6 +140,8 @@ def _draw_series(
 ) -> None:
     colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
     length = min(len(steps) for steps, _ in seeds)
+    if not length:
+        return
     steps, values = seeds[0][0][:length], np.stack([values[:length] for _, values in seeds])
     window = max(1, length // 40) if smooth else 1
     if window > 1 or len(seeds) > 1:
@@ -154,17 +159,21 @@ def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def _log_scale_if_wide(ax: Axes) -> None:
-    values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in ax.get_lines()])
+    values = np.concatenate([np.empty(0), *(np.asarray(line.get_ydata(), dtype=float) for line in ax.get_lines())])
     if values.size and np.nanmin(values) > 0 and np.nanmax(values) > 5 * np.nanmin(values):
-        ax.set_yscale("log")
-        ax.grid(True, which="minor", alpha=0.5)
-        for axis_labels in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
-            axis_labels(_plain_number)
+        log_scale(ax)
 
 
-def _plain_number(value: float, _: Any) -> str:
-    """A tick at 1, 2 or 5 of each decade, as people write it."""
-    return f"{value:g}" if f"{value:e}"[0] in "125" else ""
+def log_scale(ax: Axes, *, labelled: str = "125") -> None:
+    """Makes the vertical axis logarithmic, its ticks written as people do, those of the leading digits `labelled`."""
+
+    def plain(value: float, _: Any) -> str:
+        return f"{value:g}" if f"{value:e}"[0] in labelled else ""
+
+    ax.set_yscale("log")
+    ax.grid(True, which="minor", alpha=0.5)
+    for axis_labels in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+        axis_labels(plain)
 
 
 def coverage_figure(section: Section) -> bytes | None:
@@ -185,22 +194,23 @@ def coverage_figure(section: Section) -> bytes | None:
         ax.set_ylabel("coverage of the 90 % interval")
         ax.grid(False, axis="x")
         ax.set_title(section.title)
-        _legend_below(figure)
-        return _png(figure)
+        legend_below(figure)
+        return png(figure)
 
 
 def _draw_dots(ax: Axes, x: np.ndarray, scores: list[dict[str, float]], index: int, label: str) -> None:
     means = np.array([score.get("mean", np.nan) for score in scores])
     halves = np.nan_to_num([score.get("ci95", 0.0) for score in scores])
-    colour = COLOURS[index % len(COLOURS)]
+    colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
     # A share lies between 0 and 1, so its interval is cut there.
     reach = np.minimum(halves, np.stack([means, 1 - means]).clip(min=0))
     ax.errorbar(
-        x, means, yerr=reach, fmt="o", color=colour, markersize=6, elinewidth=1.5, label=textwrap.fill(label, 60)
+        x, means, yerr=reach, fmt=marker, color=colour, markersize=6, elinewidth=1.5, label=textwrap.fill(label, 60)
     )
 
 
-def _legend_below(figure: Figure) -> None:
+def legend_below(figure: Figure) -> None:
+    """Puts what the axes' labels say under the figure, in as many columns as fit."""
     labels = [label for ax in figure.axes for label in ax.get_legend_handles_labels()[1]]
     figure.legend(
         loc="outside lower center",
@@ -208,19 +218,8 @@ def _legend_below(figure: Figure) -> None:
     )
 
 
-def variant_figures(variants: Iterable[Variant]) -> dict[str, bytes]:
-    """The curves of each variant's first seed, by file name."""
-    variants = list(variants)
-    drawn: dict[str, bytes | None] = {}
-    for variant in variants:
-        curves = variant.runs[0].curves()
-        ending = f"-{variant.slug}.png" if len(variants) > 1 else ".png"
-        drawn[f"curves{ending}"] = curves_figure(curves, variant.label)
-        drawn[f"ambiguity{ending}"] = ambiguity_figure(curves, variant.label)
-    return {name: png for name, png in drawn.items() if png is not None}
-
-
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """The figure as the content of a file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()

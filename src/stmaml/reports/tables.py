@@ -6,12 +6,23 @@ from typing import Any
 
 from stmaml.errors import SettingError
 from stmaml.metrics import Summary, paired_difference
-from stmaml.recipes import PUBLISHED, recipe
-from stmaml.reports.variants import Row, Section, Variant, as_json, changes, flatten
+from stmaml.recipes import PUBLISHED, PUBLISHED_ABLATIONS, recipe
+from stmaml.reports.variants import (
+    BAYES_LIMIT,
+    Row,
+    Section,
+    Variant,
+    as_json,
+    changes,
+    count_parameters,
+    flatten,
+    is_baseline,
+)
 from stmaml.runs import Run
 
 HIGHER_IS_BETTER = {"accuracy"}
-FLOOR = "Bayes limit"
+WITHOUT_BEST = ("width", "diversity")
+"""Metrics that are neither good nor bad by themselves."""
 
 
 def section_markdown(section: Section) -> str:
@@ -25,23 +36,32 @@ def section_markdown(section: Section) -> str:
 
 
 def score_table(section: Section) -> str:
-    """A row for each variant, a column for each metric and for each figure the paper printed."""
+    """A row for each variant, a column for each metric and for each figure the paper printed, and what it cost."""
     printed = [_published(row) for row in section.rows]
     rows = [_score_cells(row, section.metrics, paper) for row, paper in zip(section.rows, printed, strict=True)]
     if section.floor is not None:
-        rows.append({"method": FLOOR, **_cells(section.floor["metrics"], section.metrics)})
+        rows.append({"method": section.floor["name"], **_cells(section.floor["metrics"], section.metrics)})
     for metric in section.metrics:
         _embolden(rows, metric, [row.metrics.get(metric) for row in section.rows])
     columns = ["method", "seeds", "tasks"]
     for metric in section.metrics:
         columns += [metric] + [_paper_column(metric)] * any(metric in paper for paper in printed)
+    columns += [column for column in ("parameters", "training") if any(column in row for row in rows)]
     return markdown_table(columns, rows)
 
 
 def _score_cells(row: Row, metrics: list[str], paper: dict[str, tuple[float, float | None]]) -> dict[str, str]:
     cells = {"method": row.variant.label, "seeds": str(len(row.evaluations)), "tasks": _tasks(row)}
     cells |= {_paper_column(m): f"{mean:g} ± {half:g}" if half else f"{mean:g}" for m, (mean, half) in paper.items()}
-    return cells | _cells(row.metrics, metrics)
+    return cells | _cells(row.metrics, metrics) | _cost_cells(row)
+
+
+def _cost_cells(row: Row) -> dict[str, str]:
+    """What was trained, and for how long on average over seeds; nothing for a baseline."""
+    size = next((count for e in row.evaluations if (count := count_parameters(e.run)) is not None), None)
+    seconds = [training_seconds(log) for evaluation in row.evaluations if (log := evaluation.run.log())]
+    cells = {} if size is None else {"parameters": f"{size:,}"}
+    return cells | ({"training": duration(sum(seconds) / len(seconds))} if any(seconds) else {})
 
 
 def family_table(section: Section) -> str:
@@ -54,7 +74,7 @@ def family_table(section: Section) -> str:
     ]
     if section.floor is not None:
         limits = {f: s[metric] for f, s in section.floor.get("families", {}).items() if metric in s}
-        rows.append({"method": FLOOR, **_cells(limits, section.families)})
+        rows.append({"method": section.floor["name"], **_cells(limits, section.families)})
     for family in section.families:
         _embolden(rows, family, [values.get(family) for values in found], metric=metric)
     return markdown_table(["method", *section.families], rows)
@@ -91,6 +111,9 @@ def runs_markdown(variants: Iterable[Variant]) -> str:
 
 def _made(runs: list[Run]) -> str:
     config, log = runs[0].config(), runs[0].log()
+    versions = ", ".join(f"{name} {version}" for name, version in config.get("versions", {}).items())
+    if is_baseline(config):
+        return f"Fitted by scikit-learn on the training rows. Made with {versions}."
     seeds = ", ".join(str(run.config()["seed"]) for run in runs)
     steps = max((entry.get("step", 0) for entry in log), default=0)
     words = [
@@ -98,7 +121,6 @@ def _made(runs: list[Run]) -> str:
         f"in {duration(training_seconds(log))} on {config.get('device', 'an unknown device')}",
     ]
     size = f"; weights {runs[0].learner_path.stat().st_size / 1000:.0f} kB" if runs[0].learner_path.exists() else ""
-    versions = ", ".join(f"{name} {version}" for name, version in config.get("versions", {}).items())
     return " ".join(words) + f"{size}. Made with {versions}."
 
 
@@ -147,9 +169,9 @@ def _cells(summaries: Mapping[str, Summary], names: list[str]) -> dict[str, str]
 def _embolden(
     rows: list[dict[str, str]], column: str, values: list[Summary | None], *, metric: str | None = None
 ) -> None:
-    """Sets the best of two or more values in bold; a width has no best without its coverage."""
+    """Sets the best of two or more values in bold, where the metric has a best."""
     badness = {i: _badness(metric or column, s["mean"]) for i, s in enumerate(values) if s and s["mean"] == s["mean"]}
-    if len(badness) < 2 or (metric or column).startswith("width"):
+    if len(badness) < 2 or (metric or column).startswith(WITHOUT_BEST):
         return
     for i, value in badness.items():
         if value == min(badness.values()):
@@ -163,17 +185,23 @@ def _badness(metric: str, value: float) -> float:
 
 
 def _published(row: Row) -> dict[str, tuple[float, float | None]]:
-    """The paper's figures for a row, if its method and test conditions are the paper's."""
+    """The paper's figures for a row, if its method, whole or with one part off, and test conditions are the paper's."""
     config, summary = row.variant.config, row.evaluations[0].summary
     method, benchmark = config["method"], config["benchmark"]["name"]
     try:
-        usual = flatten(as_json(recipe(benchmark, method["name"], method["preset"]).task))
+        usual = flatten(as_json(recipe(benchmark, method["name"]).task))
     except SettingError:
         return {}
     tested = summary["settings"]
-    asked = all(tested.get(name) == usual[name] for name in ("shots", "noise") if name in usual)
-    own = not changes(config).keys() & flatten(method["settings"]).keys() and summary.get("inner_steps") is None
-    return PUBLISHED.get((benchmark, method["name"]), {}) if asked and own else {}
+    asked = all(tested.get(name) == usual[name] for name in ("shots", "noise", "inputs") if name in usual)
+    if not asked or method["preset"] == "best" or summary.get("inner_steps") is not None:
+        return {}
+    own = flatten(method["settings"])
+    changed = {name: value for name, value in changes(config).items() if name in own}
+    if not changed:
+        return PUBLISHED.get((benchmark, method["name"]), {})
+    (part, value), *others = changed.items()
+    return {} if others or value is not False else PUBLISHED_ABLATIONS.get((benchmark, method["name"], part), {})
 
 
 def _paper_column(metric: str) -> str:
@@ -194,8 +222,16 @@ def _interval_note(section: Section) -> str:
     }[tuple(sorted(many))]
     note = f"Mean ± half-width of the 95 % interval {over}. Best in bold."
     if section.floor is not None:
-        note += f" {FLOOR}: what the optimal predictor, who knows how tasks are made, would score."
+        note += f" {_floor_note(section.floor['name'])}"
+    if True in many and any(e.run.log_path.exists() for row in section.rows for e in row.evaluations):
+        note += " Seeds trained side by side each show the time all took."
     return note
+
+
+def _floor_note(name: str) -> str:
+    if name == BAYES_LIMIT:
+        return f"{name}: what the optimal predictor, who knows how tasks are made, would score."
+    return f"{name[:1].upper()}{name[1:]}: no prediction can score below it."
 
 
 def _pair_note(section: Section) -> str:

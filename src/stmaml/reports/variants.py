@@ -14,10 +14,14 @@ from stmaml.benchmarks.floors import Floor, find_floor
 from stmaml.errors import RunError, SettingError
 from stmaml.metrics import Summary, summarise_seeds
 from stmaml.recipes import recipe
-from stmaml.runs import Run, find_runs
+from stmaml.runs import Run, find_runs, read_npz
 
 UNTOLD = {"val_every", "val_tasks", "val_samples", "checkpoint_every", "steps_per_call", "on_divergence", "remat"}
-"""Settings that say how training is watched or stored, not what is learnt: they make no variant."""
+UNTOLD |= {"data", "file_list"}
+"""Settings that say how training is watched or stored or where files lie, not what is learnt: they make no variant."""
+BASELINE = "baseline"
+"""The preset of runs that scikit-learn fitted: they have neither settings, log nor weights."""
+BAYES_LIMIT = "Bayes limit"
 IN_CONFIG = ("seed", "benchmark", "method", "modelling", "training")
 IN_SUMMARY = ("benchmark", "seed", "tasks", "samples", "task_set", "digest", "settings", "metrics", "families")
 
@@ -83,6 +87,17 @@ class Section:
     title: str
     rows: tuple[Row, ...]
     floor: Floor | None
+    """The best possible scores, with what they are under `name`."""
+
+    @property
+    def benchmark(self) -> str:
+        """What the tasks are of."""
+        return self.rows[0].evaluations[0].summary["benchmark"]
+
+    @property
+    def shots(self) -> int | None:
+        """Labelled examples in a support set, where the benchmark has such a number."""
+        return self.rows[0].evaluations[0].summary["settings"].get("shots")
 
     @property
     def metrics(self) -> list[str]:
@@ -93,6 +108,20 @@ class Section:
     def families(self) -> list[str]:
         """The families any row has."""
         return list(dict.fromkeys(name for row in self.rows for name in row.families))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Results that differ in the number of labelled examples alone."""
+
+    title: str
+    benchmark: str
+    metric: str
+    """The first of those saved."""
+    points: dict[str, dict[int, dict[str, Summary]]]
+    """Scores by the variant's label and the number of examples."""
+    floors: dict[int, dict[str, Summary]]
+    floor_name: str
 
 
 def collect_variants(folders: Iterable[Path]) -> list[Variant]:
@@ -110,7 +139,7 @@ def collect_variants(folders: Iterable[Path]) -> list[Variant]:
 def _split(label: str, found: dict[Path, list[Run]]) -> list[Variant]:
     """One variant; or one for each folder where two folders hold the same seed."""
     runs = [run for group in found.values() for run in group]
-    seeds = [_config(run)["seed"] for run in runs]
+    seeds = [_place(_config(run)) for run in runs]
     if len(set(seeds)) == len(seeds):
         return [Variant(label, tuple(runs), _config(runs[0]))]
     plain = len({folder.name for folder in found}) == len(found)
@@ -118,6 +147,11 @@ def _split(label: str, found: dict[Path, list[Run]]) -> list[Variant]:
         Variant(f"{label} [{folder.name if plain else folder}]", tuple(group), _config(group[0]))
         for folder, group in found.items()
     ]
+
+
+def _place(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells the runs of a variant apart: the seed; also the shots for a baseline, which is fitted to each anew."""
+    return config["seed"], config["benchmark"]["settings"].get("shots") if is_baseline(config) else None
 
 
 def collect_sections(variants: Iterable[Variant]) -> list[Section]:
@@ -139,12 +173,37 @@ def _evaluations(run: Run) -> dict[str, Evaluation]:
     best: dict[str, Evaluation] = {}
     for name, summary in run.scores().items():
         _require(run.scores_folder / f"{name}.json", summary, IN_SUMMARY)
+        if summary.get("floor"):
+            _require(run.scores_folder / f"{name}.json", summary["floor"], ("metrics",))
         title = conditions(summary)
         if title not in best or summary["tasks"] > best[title].summary["tasks"]:
             best[title] = Evaluation(run, name, summary)
     if not best:
         raise RunError(f"{run.folder} has no evaluation yet: run 'stmaml evaluate {run.folder}' first.")
     return best
+
+
+def collect_sweeps(sections: Iterable[Section]) -> list[Sweep]:
+    """Sections that differ in their shots alone, taken together, where a variant was tested with two or more."""
+    groups: dict[str, list[Section]] = {}
+    for section in sections:
+        if section.shots is not None:
+            groups.setdefault(re.sub(r"\bshots \d+, ", "", section.title), []).append(section)
+    sweeps = [_sweep(title, group) for title, group in groups.items()]
+    return [sweep for sweep in sweeps if any(len(numbers) > 1 for numbers in sweep.points.values())]
+
+
+def _sweep(title: str, sections: list[Section]) -> Sweep:
+    points: dict[str, dict[int, dict[str, Summary]]] = {}
+    floors: dict[int, dict[str, Summary]] = {}
+    name = BAYES_LIMIT
+    for section in sections:
+        shots = section.shots or 0
+        for row in section.rows:
+            points.setdefault(row.variant.label, {})[shots] = row.metrics
+        if section.floor is not None:
+            floors[shots], name = section.floor["metrics"], section.floor["name"]
+    return Sweep(title, sections[0].benchmark, sections[0].metrics[0], points, floors, name)
 
 
 def conditions(summary: Mapping[str, Any]) -> str:
@@ -160,7 +219,7 @@ def conditions(summary: Mapping[str, Any]) -> str:
 def describe(config: Mapping[str, Any]) -> str:
     """The method, with its preset and the settings that differ from its recipe."""
     preset = config["method"]["preset"]
-    notes = [] if preset == "paper" else [preset]
+    notes = [] if preset in ("paper", BASELINE) else [preset]
     notes += [f"{name}={_short(value)}" for name, value in changes(config).items()]
     return config["method"]["name"] + (f" ({', '.join(notes)})" if notes else "")
 
@@ -183,6 +242,19 @@ def changes(config: Mapping[str, Any]) -> dict[str, Any]:
         before = flatten(as_json(known))
         changed |= {name: v for name, v in flatten(used).items() if name not in before or before[name] != v}
     return {name: value for name, value in changed.items() if name not in UNTOLD}
+
+
+def is_baseline(config: Mapping[str, Any]) -> bool:
+    """Whether scikit-learn fitted a run."""
+    return config["method"]["preset"] == BASELINE
+
+
+def count_parameters(run: Run) -> int | None:
+    """How many numbers a run has trained; None where it has no weights."""
+    if not run.learner_path.exists():
+        return None
+    arrays = read_npz(run.learner_path).values()
+    return sum(array.size for array in arrays if np.issubdtype(array.dtype, np.floating))
 
 
 def as_json(settings: Any) -> dict[str, Any]:
@@ -238,4 +310,10 @@ def _shared(parts: list[Any]) -> list[str]:
 
 
 def _floor(rows: dict[str, list[Evaluation]]) -> Floor | None:
-    return find_floor(next(iter(rows.values()))[0].summary["task_set"])
+    """The limit that came with an evaluation, else one computed before."""
+    summaries = [evaluation.summary for each in rows.values() for evaluation in each]
+    for summary in summaries:
+        if summary.get("floor"):
+            return {"name": "floor", **summary["floor"]}
+    found = find_floor(summaries[0]["task_set"])
+    return None if found is None else {**found, "name": BAYES_LIMIT}

@@ -1,0 +1,88 @@
+"""The figure of temperature prediction, as PNG: a year at a station. No model is run."""
+
+import re
+import textwrap
+from collections.abc import Mapping
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stmaml.benchmarks.weather import BANDS
+from stmaml.reports.figures import BLUE, COLOURS, STYLE, Arrays, legend_below, png
+
+RED, ORANGE = "#C00000", COLOURS[4]
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+MONTH_STARTS = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
+LONGEST_GAP = 7
+"""Days without a temperature that a line may cross."""
+
+
+def years_figure(curves: Mapping[str, Arrays], title: str) -> bytes | None:
+    """A year at one station of each band: labelled days, the truth, and the prediction with its 90 % band.
+
+    Curves are named `<band>-<station>`; others are left out.
+    """
+    bands = "|".join(BANDS)
+    matches = [
+        match for name in curves if (match := re.fullmatch(f"({bands})-(.+)", name)) and "median" in curves[name]
+    ]
+    if not matches:
+        return None
+    matches.sort(key=lambda match: BANDS.index(match[1]))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.5, 1.95 * len(matches) + 1.1), layout="constrained")
+        axes = figure.subplots(len(matches), 1, sharex=True, squeeze=False)[:, 0]
+        for i, (ax, match) in enumerate(zip(axes, matches, strict=True)):
+            _draw_year(ax, curves[match[0]], labelled=i == 0)
+            ax.set_title(f"{match[1]}: station {match[2]}", loc="left")
+            ax.set_title(_told(curves[match[0]]), loc="right", fontsize=9, color="#444444")
+            ax.set_ylabel("°F")
+        axes[-1].set_xlim(-2, 367)
+        axes[-1].set_xticks(MONTH_STARTS, MONTHS, ha="left")
+        figure.suptitle(textwrap.fill(title, 100), fontsize=12)
+        legend_below(figure)
+        return png(figure)
+
+
+def _draw_year(ax: Axes, arrays: Arrays, *, labelled: bool) -> None:
+    def say(label: str) -> str | None:
+        return label if labelled else None
+
+    day, rows = _with_gaps(arrays["axis"])
+    shown = {name: np.where(rows < 0, np.nan, arrays[name][rows, 0]) for name in ("truth", "low", "median", "high")}
+    support = support_days(arrays), arrays["support_y"][:, 0]
+    ax.plot(*support, "o", color=RED, markersize=6.5, markeredgecolor="white", zorder=4, label=say("labelled days"))
+    ax.plot(day, shown["truth"], ".-", color=BLUE, linewidth=0.9, markersize=2, label=say("truth"))
+    ax.plot(day, shown["median"], color=ORANGE, linewidth=1.7, label=say("prediction (median)"))
+    band = say("90 % predictive band")
+    ax.fill_between(day, shown["low"], shown["high"], color=ORANGE, alpha=0.22, linewidth=0, label=band)
+
+
+def _with_gaps(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Days in order and the row of each; within long gaps a day of row -1, where a line is to break."""
+    rows = np.argsort(axis)
+    after = np.flatnonzero(np.diff(axis[rows]) > LONGEST_GAP)
+    day = np.insert(axis[rows].astype(float), after + 1, axis[rows][after] + 1)
+    return day, np.insert(rows, after + 1, -1)
+
+
+def support_days(arrays: Arrays) -> np.ndarray:
+    """The day of the year of each labelled example, from 0.
+
+    The first input is the date as a part of the year, whose last day is 364 or 365: that which makes days whole.
+    """
+    date = arrays["support_x"][:, 0].astype(float)
+    tried = [date * last for last in (364, 365)]
+    return np.rint(min(tried, key=lambda days: np.abs(days - np.rint(days)).sum()))
+
+
+def _told(arrays: Arrays) -> str:
+    """How far off the prediction is on days whose temperature it was not shown, and how often within its band."""
+    hidden = ~np.isin(arrays["axis"], support_days(arrays))
+    if not hidden.any():
+        return ""
+    truth, low, median, high = (arrays[name][hidden, 0] for name in ("truth", "low", "median", "high"))
+    inside = np.mean((truth >= low) & (truth <= high))
+    return f"other days: off by {np.abs(truth - median).mean():.1f} °F on average, {100 * inside:.0f} % within the band"
