@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stmaml.benchmarks import BENCHMARKS
     from stmaml.benchmarks.base import TaskSource
+    from stmaml.estimators import FewShotClassifier, FewShotRegressor
     from stmaml.experiments import load_pretrained, load_run, meta_train
     from stmaml.methods import METHODS
     from stmaml.methods.base import AbstractMetaLearner, predict, predict_with
@@ -22,6 +23,8 @@ _HOMES = {
     "METHODS": "stmaml.methods",
     "AbstractMetaLearner": "stmaml.methods.base",
     "Examples": "stmaml.tasks",
+    "FewShotClassifier": "stmaml.estimators",
+    "FewShotRegressor": "stmaml.estimators",
     "Prediction": "stmaml.prediction",
     "Task": "stmaml.tasks",
     "TaskBatch": "stmaml.tasks",
@@ -39,6 +42,8 @@ __all__ = [
     "METHODS",
     "AbstractMetaLearner",
     "Examples",
+    "FewShotClassifier",
+    "FewShotRegressor",
     "Prediction",
     "Task",
     "TaskBatch",

@@ -10,6 +10,8 @@ COMMANDS = {
     "list": "show methods, benchmarks and presets",
     "train": "meta-train a method on a benchmark",
     "evaluate": "score a run on frozen test tasks",
+    "fit": "learn across the groups of a table of your own",
+    "predict": "predict new groups of that table from a few labelled rows",
     "report": "tables and figures of one or more runs",
     "reproduce": "train and score every method of a table of the paper",
     "floor": "compute the Bayes limit of a synthetic benchmark",
@@ -26,6 +28,9 @@ commands:
   stmaml train regression2d --method st-maml --steps 5000 --run runs/first
   stmaml evaluate runs/first
   stmaml report runs/first
+
+  stmaml fit shops.csv --task shop --target sales --run runs/shops
+  stmaml predict runs/shops --support new.csv --query ask.csv
 """
 
 

@@ -1,0 +1,181 @@
+"""Recalibration on held-out groups: a temperature, then quantiles shifted to where held-out targets fell.
+
+Rows of one group are not independent of each other, groups are. So every group has the same weight whatever its size,
+and the finite-sample margin of split-conformal prediction counts groups: Lee, Barber, Willett, "Distribution-free
+inference with hierarchical data", 2023. Of the weight of the group to come, half is put beyond either end, which keeps
+the promise for central intervals.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import log_ndtr, ndtr, ndtri
+from jaxtyping import Array, Float, Int
+
+from stmaml.tasks import weighted_mean
+
+TEMPERATURES = np.geomspace(0.25, 8.0, 61)
+_LOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
+LEVELS = (*_LOW, 0.5, *(round(1 - level, 3) for level in reversed(_LOW)))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What makes predictions hold on new groups, by the number of labelled rows."""
+
+    shots: tuple[int, ...]
+    """Numbers of labelled rows it was fitted at, rising."""
+    temperature: tuple[float, ...]
+    """Factor on the spread of a real target; for classes, divisor of the log-probabilities."""
+    scores: tuple[tuple[float, ...], ...] = ()
+    """For each number of rows, the normal score at which each of LEVELS is reached; none for classes."""
+    groups: int = 0
+    """Groups it was fitted on."""
+
+    def temperature_at(self, shots: Int[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
+        """The temperature for each number of labelled rows."""
+        return np.exp(self._between(np.log(np.array(self.temperature)), shots)).astype(np.float32)
+
+    def scores_at(self, shots: Int[np.ndarray, " m"], levels: Float[np.ndarray, " l"]) -> Float[np.ndarray, "m l"]:
+        """The normal scores that give quantiles of these levels, for each number of labelled rows."""
+        target = normal_score(np.asarray(levels, dtype=float))
+        if not self.scores:
+            return np.tile(target, (len(shots), 1)).astype(np.float32)
+        known = normal_score(np.array(LEVELS))
+        table = np.stack([_extended(target, known, np.array(row)) for row in self.scores])
+        return self._between(table, shots).astype(np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        """The calibration as plain lists and dictionaries."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "Calibration":
+        """The calibration back from `to_json`."""
+        scores = tuple(tuple(row) for row in content["scores"])
+        return Calibration(tuple(content["shots"]), tuple(content["temperature"]), scores, content["groups"])
+
+    def _between(self, table: Float[np.ndarray, "k *l"], shots: Int[np.ndarray, " m"]) -> Float[np.ndarray, "m *l"]:
+        """Linear in log(1 + shots) between the numbers fitted; beyond them as at the end."""
+        knots, at = np.log1p(np.array(self.shots, dtype=float)), np.log1p(np.asarray(shots, dtype=float))
+        flat = table.reshape(len(knots), -1)
+        mixed = np.stack([np.interp(at, knots, flat[:, i]) for i in range(flat.shape[1])], axis=1)
+        return mixed.reshape(len(at), *table.shape[1:])
+
+
+def _extended(
+    target: Float[np.ndarray, " l"], known: Float[np.ndarray, " k"], found: Float[np.ndarray, " k"]
+) -> Float[np.ndarray, " l"]:
+    """Linear interpolation that goes on outside at a slope of 1: as far out as the uncorrected quantile goes."""
+    beyond = np.where(target < known[0], target - known[0], 0.0) + np.where(target > known[-1], target - known[-1], 0.0)
+    return np.interp(target, known, found) + beyond
+
+
+def normal_score(levels: Float[np.ndarray, " l"]) -> Float[np.ndarray, " l"]:
+    """Where the standard normal distribution reaches each level."""
+    return np.asarray(ndtri(jnp.asarray(levels, dtype=jnp.float32)), dtype=float)
+
+
+def mixture_score(loc: Float[Array, "s n"], scale: Float[Array, "s n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The normal score of each target under a mixture of normals: standard normal if the mixture is right.
+
+    Either tail is taken where it is the small one, so that far targets keep their digits.
+    """
+    z = (y[None] - loc) / scale
+    below = jax.nn.logsumexp(log_ndtr(z), axis=0) - jnp.log(z.shape[0])
+    above = jax.nn.logsumexp(log_ndtr(-z), axis=0) - jnp.log(z.shape[0])
+    return jnp.where(below < above, _score_of_log(below), -_score_of_log(above))
+
+
+def _score_of_log(log_p: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The normal score of a probability up to one half, given its logarithm; 12 spreads are as far as floats reach."""
+    return ndtri(jnp.exp(jnp.maximum(log_p, -80.0)))
+
+
+def mixture_quantile(
+    loc: Float[Array, "s n"], scale: Float[Array, "s n"], score: Float[Array, ""]
+) -> Float[Array, " n"]:
+    """The value of that normal score under a mixture of normals, by bisection between those of its components."""
+    each = loc + score * scale
+    side = jnp.where(score > 0, -1.0, 1.0)  # the smaller tail, where floats have digits to spare
+    tail = ndtr(side * score)
+
+    def halve(_: Int[Array, ""], bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        middle = (low + high) / 2
+        found = ndtr(side * (middle[None] - loc) / scale).mean(0)
+        below = side * (found - tail) < 0
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    low, high = jax.lax.fori_loop(0, 22, halve, (each.min(0), each.max(0)))
+    return (low + high) / 2
+
+
+def spread_by(
+    loc: Float[Array, "s n"], scale: Float[Array, "s n"], temperature: Float[Array, ""]
+) -> tuple[Float[Array, "s n"], Float[Array, "s n"]]:
+    """The mixture stretched about its mean."""
+    mean = jnp.broadcast_to(loc.mean(0), loc.shape)
+    return mean + temperature * (loc - mean), temperature * scale
+
+
+def soften(probabilities: Float[Array, "n c"], temperature: Float[Array, ""]) -> Float[Array, "n c"]:
+    """Class probabilities with their logarithms divided by the temperature."""
+    return jax.nn.softmax(jnp.log(jnp.maximum(probabilities, 1e-12)) / temperature)
+
+
+def real_nll(
+    loc: Float[Array, "s n"],
+    scale: Float[Array, "s n"],
+    y: Float[Array, " n"],
+    weight: Float[Array, " n"],
+    temperature: Float[Array, ""],
+) -> Float[Array, ""]:
+    """Minus the mean log-density of a group's targets under the stretched mixture."""
+    loc, scale = spread_by(loc, scale, temperature)
+    each = -jnp.square((y[None] - loc) / scale) / 2 - jnp.log(scale)
+    return -weighted_mean(jax.nn.logsumexp(each, axis=0) - jnp.log(loc.shape[0]), weight)
+
+
+def class_nll(
+    probabilities: Float[Array, "n c"],
+    y: Int[Array, " n"],
+    weight: Float[Array, " n"],
+    temperature: Float[Array, ""],
+) -> Float[Array, ""]:
+    """Minus the mean log-probability of a group's classes after softening."""
+    log_p = jnp.log(soften(probabilities, temperature))
+    return -weighted_mean(jnp.take_along_axis(log_p, y[:, None], axis=1)[:, 0], weight)
+
+
+def best_temperature(nll: Float[np.ndarray, "m t"]) -> float:
+    """The one of TEMPERATURES with the lowest mean over groups."""
+    return float(TEMPERATURES[int(nll.mean(0).argmin())])
+
+
+def conformal_scores(
+    scores: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int
+) -> tuple[float, ...]:
+    """The normal score at which each of LEVELS holds for a group to come.
+
+    Args:
+        scores: normal scores of held-out targets, a row for each task.
+        weight: 0 for padding.
+        groups: how many groups the tasks came from; a group drawn twice is still one.
+    """
+    shares = weight / weight.sum(1, keepdims=True) / len(weight)  # each task the same
+    values, mass = scores[weight > 0], shares[weight > 0]
+    order = np.argsort(values)
+    values, mass = values[order], mass[order]
+    total = groups / (groups + 1)
+    below = np.cumsum(mass) * total + (1 - total) / 2  # half of the new group's weight lies below all others
+    found = []
+    for level in LEVELS:
+        # Low levels: the largest value with at most `level` below it; high ones: the smallest with that much up to it.
+        index = int(np.searchsorted(below, level, side="right" if level < 0.5 else "left"))
+        found.append(float(values[min(index, len(values) - 1)]))
+    return tuple(np.maximum.accumulate(found).tolist())

@@ -1,0 +1,131 @@
+"""`stmaml predict`."""
+
+import hashlib
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import tyro
+from rich.console import Console
+
+from stmaml.cli.telling import telling
+from stmaml.data.progress import Listener
+from stmaml.data.tables import PARQUET_ENDINGS, Reading, read_table
+from stmaml.errors import SettingError
+from stmaml.fewshot.adapted import DEFAULT_LEVELS, Answer, load_adapted
+from stmaml.fewshot.model import FewShotModel, load_model
+from stmaml.runs import write_bytes, writing
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Predict the rows of new groups from a few labelled rows of each, or from none.
+
+    The query's rows come back in their order, with their columns, followed by the predictions.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run of 'stmaml fit', or the file of an adapted group."""
+    query: Path
+    """Table of the rows to predict."""
+    support: Path | None = None
+    """Table of labelled rows of the same groups; predicted without any if not given."""
+    out: Path | None = None
+    """CSV or Parquet file for the predictions; printed as CSV if not given."""
+    samples: int = 20
+    """Predictors sampled for each group."""
+    quantiles: tuple[float, ...] = DEFAULT_LEVELS
+    """Levels of the quantiles to give."""
+    suggest: int = 0
+    """In each group, rank so many rows whose labels would reduce the uncertainty most."""
+    save_adapted: Path | None = None
+    """Folder for one file a group, which predicts later without its labelled rows."""
+    delimiter: str | None = None
+    """What separates the columns of CSV files; found out if not given."""
+    seed: int = 0
+    """Seed of the sampled predictors."""
+    json: bool = False
+    """Print one JSON object a row instead of CSV."""
+
+
+def main(arguments: list[str]) -> None:
+    """Predicts and writes."""
+    flags = tyro.cli(Predict, args=arguments, prog="stmaml predict")
+    _check(flags)
+    console = Console(stderr=True)
+    levels = tuple(sorted(flags.quantiles))
+    with telling(console, "reading") as tell:
+        query = read_table([flags.query], Reading(flags.delimiter))
+        if flags.run.is_file():
+            _refuse_support(flags)
+            answer = load_adapted(flags.run).predict(query, levels=levels)
+        else:
+            model = load_model(flags.run)
+            support = None if flags.support is None else read_table([flags.support], Reading(flags.delimiter))
+            answer = model.predict(
+                query,
+                support,
+                num_samples=flags.samples,
+                levels=levels,
+                suggest=flags.suggest,
+                seed=flags.seed,
+                on_progress=lambda done, total: tell("predicting rows", done, total),
+            )
+            if flags.save_adapted is not None and support is not None:
+                _save_adapted(flags.save_adapted, model, support, flags, tell)
+    for note in answer.notes:
+        console.print(f"note: {note}", markup=False)
+    _write(flags, answer)
+
+
+def _check(flags: Predict) -> None:
+    if flags.samples < 1:
+        raise SettingError(f"--samples must be at least 1; got {flags.samples}.")
+    if flags.suggest < 0:
+        raise SettingError(f"--suggest must be at least 0; got {flags.suggest}.")
+    if not all(0 < level < 1 for level in flags.quantiles):
+        raise SettingError(f"--quantiles must lie between 0 and 1; got {', '.join(map(str, flags.quantiles))}.")
+    if flags.save_adapted is not None and flags.support is None:
+        raise SettingError("--save-adapted needs labelled rows to adapt to; name them with --support.")
+
+
+def _refuse_support(flags: Predict) -> None:
+    given = [name for name in ("support", "suggest") if getattr(flags, name)]
+    if given:
+        raise SettingError(
+            f"{flags.run} is a group already adapted, so --{given[0].replace('_', '-')} cannot change it. Name the run "
+            "folder instead."
+        )
+
+
+def _save_adapted(folder: Path, model: FewShotModel, support: pl.DataFrame, flags: Predict, tell: Listener) -> None:
+    def on_progress(done: int, total: int) -> None:
+        tell("saving groups", done, total)
+
+    for adapted in model.adapt(support, num_samples=flags.samples, seed=flags.seed, on_progress=on_progress):
+        adapted.save(folder / f"{file_name(adapted.group)}.npz")
+
+
+def file_name(group: str) -> str:
+    """A name for a group's file: its own, or with a digest where it holds what file names should not."""
+    plain = re.sub(r"[^\w.-]+", "_", group).strip(".")[:80]
+    return plain if plain == group and plain else f"{plain}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
+
+
+def _write(flags: Predict, answer: Answer) -> None:
+    frame = answer.frame
+    if flags.out is None:
+        text = frame.write_ndjson() if flags.json else frame.write_csv(float_precision=6)
+        sys.stdout.write(text)
+        return
+    if flags.out.name.lower().endswith(PARQUET_ENDINGS):
+        with writing(flags.out):
+            flags.out.parent.mkdir(parents=True, exist_ok=True)
+            frame.write_parquet(flags.out)
+    else:
+        write_bytes(flags.out, frame.write_csv(float_precision=6).encode())
+    summary = {"rows": frame.height, "out": str(flags.out), "notes": answer.notes}
+    print(json.dumps(summary) if flags.json else f"wrote {frame.height} predictions to {flags.out}")

@@ -1,0 +1,331 @@
+"""What the columns of a table hold: found out once, stored with the run, applied to every new row."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from jaxtyping import Bool, Float, Float32, Shaped
+
+from stmaml.data.columns import (
+    DATE_FORMATS,
+    KINDS,
+    Boolean,
+    Categorical,
+    Column,
+    Date,
+    Dropped,
+    Numeric,
+    as_dates,
+    as_flags,
+    as_number,
+    as_numbers,
+    as_text,
+    check_finite,
+)
+from stmaml.data.tables import check_has
+from stmaml.errors import SourceError
+
+MAX_LEVELS = 24
+MIN_LEVEL_ROWS = 5
+MAX_CLASSES = 50
+NUMBER_SHARE = 0.98  # of a column's cells: the odd word in a column of numbers is a missing value
+
+TargetKind = Literal["auto", "regression", "classification"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The column to predict: numbers with their mean and spread, or classes by name."""
+
+    name: str
+    mean: float = 0.0
+    std: float = 1.0
+    low: float = 0.0
+    high: float = 0.0
+    classes: tuple[str, ...] = ()
+
+    @property
+    def is_class(self) -> bool:
+        """Whether classes are predicted."""
+        return bool(self.classes)
+
+    def values(self, frame: pl.DataFrame, missing: Sequence[str]) -> Shaped[np.ndarray, " n"]:
+        """Numbers as doubles, NaN where missing; or class numbers, -1 where missing."""
+        series = frame[self.name]
+        if not self.is_class:
+            numbers = as_numbers(series, missing)
+            check_finite(numbers)
+            if (bad := as_text(series, missing).filter(numbers.is_null()).drop_nulls()).len():
+                raise SourceError(
+                    f"the target '{self.name}' must hold numbers; it holds '{bad[0]}'. Correct the column."
+                )
+            return numbers.to_numpy()
+        text = as_text(series, missing)
+        if (new := text.filter(~text.is_in(list(self.classes))).drop_nulls()).len():
+            raise SourceError(
+                f"the target '{self.name}' has the class '{new[0]}', which training did not have; it had: "
+                f"{', '.join(self.classes[:20])}. Remove those rows, or fit again with them."
+            )
+        codes = text.replace_strict(
+            list(self.classes), list(range(len(self.classes))), default=-1, return_dtype=pl.Int64
+        )
+        return codes.to_numpy()
+
+    def describe(self) -> str:
+        """What was learnt, in words."""
+        if self.is_class:
+            return f"classes: {', '.join(self.classes[:8])}" + (" ..." if len(self.classes) > 8 else "")
+        return f"{self.low:.4g} to {self.high:.4g}, mean {self.mean:.4g}, spread {self.std:.4g}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What each column of a table holds, with all that turns new rows into the same numbers."""
+
+    task: str
+    target: Target
+    columns: tuple[Column, ...]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> tuple[Numeric | Boolean | Categorical | Date, ...]:
+        """The columns that are inputs."""
+        return tuple(column for column in self.columns if not isinstance(column, Dropped))
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of all inputs of the network."""
+        return [name for column in self.columns for name in column.outputs]
+
+    def encode(
+        self, frame: pl.DataFrame, label: str = "the table", notes: list[str] | None = None
+    ) -> Float32[np.ndarray, "n dx"]:
+        """The inputs of each row. What had to be assumed is added to `notes`."""
+        notes = [] if notes is None else notes
+        absent = [column.name for column in self.used if column.name not in frame.columns]
+        if 2 * len(absent) > len(self.used):
+            raise SourceError(
+                f"{label} is of another kind than the training table: it lacks {_quoted(absent)}; it has: "
+                f"{', '.join(frame.columns[:20])}. Give a table with the columns that training used."
+            )
+        if absent:
+            notes.append(f"{label} lacks {_quoted(absent)}; taken as missing in all rows")
+        parts = []
+        for column in self.used:
+            series = pl.Series(column.name, [None] * frame.height, dtype=pl.String)
+            known = column.name in frame.columns
+            parts.append(column.encode(frame[column.name] if known else series, self.missing, notes if known else []))
+        return np.concatenate(parts, axis=1).astype(np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema as plain lists and dictionaries."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "Schema":
+        """The schema back from `to_json`."""
+        columns = tuple(KINDS[column["kind"]](**_tuples(column)) for column in content["columns"])
+        return Schema(content["task"], Target(**_tuples(content["target"])), columns, tuple(content["missing"]))
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:8]) + (" and others" if len(names) > 8 else "")
+
+
+def infer_column(
+    series: pl.Series, keys: pl.Series, train: Bool[np.ndarray, " n"], missing: Sequence[str] = ()
+) -> Column:
+    """What a column holds, judged by all rows; its mean, spread and frequent values by training rows alone."""
+    text = as_text(series, missing)
+    present = text.drop_nulls()
+    if present.len() == 0:
+        return Dropped(series.name, "empty")
+    if present.n_unique() == 1 and present.len() == text.len():
+        return Dropped(series.name, "constant")
+    chosen = pl.Series(train)
+    flags = as_flags(series, missing)
+    if flags.null_count() == text.null_count():
+        known = flags.filter(chosen).drop_nulls()
+        return Boolean(series.name, float(_mean(known)), bool(text.filter(chosen).null_count()))
+    numbers = as_numbers(series, missing)
+    if numbers.len() - numbers.null_count() >= NUMBER_SHARE * present.len():
+        check_finite(numbers)
+        return _numeric(series.name, numbers.filter(chosen))
+    found = _date_format(series, text)
+    if found is not None:
+        dated = as_dates(series.set(text.is_null(), None), found or None)
+        return _date(series.name, found or None, dated.filter(chosen))
+    return _categorical(series.name, text, keys, chosen)
+
+
+def _mean(values: pl.Series) -> float:
+    return float(np.mean(values.to_numpy())) if values.len() else 0.5
+
+
+def _numeric(name: str, numbers: pl.Series) -> Column:
+    known = numbers.drop_nulls().to_numpy()
+    if known.size == 0 or known.min() == known.max():
+        return Dropped(name, "constant in the training groups")
+    low, fill, high = np.quantile(known, [0.001, 0.5, 0.999])
+    inside = np.clip(known, *_fences(known))  # a forgotten missing-value code must not set the scale
+    return Numeric(
+        name,
+        fill=float(fill),
+        mean=float(inside.mean()),
+        std=float(inside.std()) or 1.0,
+        low=float(low),
+        high=float(high),
+        has_missing=bool(numbers.null_count()),
+    )
+
+
+def _fences(known: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """Where the bulk of the values ends: five times the middle 90 % beyond its ends."""
+    low, high = np.quantile(known, [0.05, 0.95])
+    width = high - low
+    return (float(low - 5 * width), float(high + 5 * width)) if width > 0 else (float(known.min()), float(known.max()))
+
+
+def odd_values(name: str, numbers: pl.Series) -> str | None:
+    """A sentence about values so far from the others that they may be codes for missing ones or another unit."""
+    known = numbers.drop_nulls().to_numpy()
+    if known.size == 0:
+        return None
+    low, high = _fences(known)
+    odd = known[(known < low) | (known > high)]
+    if odd.size == 0:
+        return None
+    return (
+        f"'{name}' has {odd.size} values such as {odd[0]:.6g}, far from the usual {np.quantile(known, 0.05):.6g} to "
+        f"{np.quantile(known, 0.95):.6g}; if they stand for missing, name them with --missing"
+    )
+
+
+def _date_format(series: pl.Series, text: pl.Series) -> str | None:
+    """The format all cells are in; empty for a column that holds dates as such, None for no dates."""
+    if series.dtype.is_temporal():
+        return ""
+    present = text.drop_nulls()
+    head = present.head(200)
+    for candidate in DATE_FORMATS:
+        if as_dates(head, candidate).null_count() == 0 and as_dates(present, candidate).null_count() == 0:
+            return candidate
+    return None
+
+
+def _date(name: str, date_format: str | None, days: pl.Series) -> Column:
+    known = days.drop_nulls().to_numpy()
+    if known.size == 0 or known.min() == known.max():
+        return Dropped(name, "constant in the training groups")
+    span = known.max() - known.min()
+    parts = [part for part, least in (("year", 60.0), ("week", 14.0)) if span >= least]
+    if np.unique(known % 1).size > 1:  # times of day, not days alone
+        parts.append("day")
+    return Date(
+        name,
+        date_format,
+        mean=float(known.mean()),
+        std=float(known.std()),
+        low=float(known.min()),
+        high=float(known.max()),
+        parts=tuple(parts),
+        has_missing=bool(days.null_count()),
+    )
+
+
+def _categorical(name: str, text: pl.Series, keys: pl.Series, chosen: pl.Series) -> Column:
+    pairs = pl.DataFrame({"key": keys, "value": text}).drop_nulls().unique()
+    num_values = int(text.drop_nulls().n_unique())
+    num_groups = int(keys.drop_nulls().n_unique())
+    if num_values > 2 and pairs.height <= num_groups and num_values > num_groups / 2:
+        return Dropped(name, "names the groups: a new group would have a new value")
+    if num_values > 50 and num_values > 0.5 * text.drop_nulls().len():
+        return Dropped(name, "text with hardly a value twice")
+    known = text.filter(chosen)
+    counts = known.drop_nulls().value_counts(sort=True).filter(pl.col("count") >= MIN_LEVEL_ROWS)
+    levels = tuple(sorted(counts[name].head(MAX_LEVELS).to_list()))
+    if not levels:
+        return Dropped(name, "text with hardly a value twice")
+    return Categorical(name, levels, int(known.drop_nulls().n_unique()), bool(known.null_count()))
+
+
+def infer_target(
+    series: pl.Series, train: Bool[np.ndarray, " n"], kind: TargetKind = "auto", missing: Sequence[str] = ()
+) -> Target:
+    """What is to be predicted: numbers, or classes where they are words or just two."""
+    name = series.name
+    text, numbers = as_text(series, missing), as_numbers(series, missing)
+    present = text.drop_nulls()
+    if present.len() == 0:
+        raise SourceError(f"the target '{name}' is empty in every row. Name another column with --target.")
+    if present.n_unique() == 1:
+        raise SourceError(f"the target '{name}' is '{present[0]}' in every row. Name one that varies with --target.")
+    numeric = numbers.len() - numbers.null_count() == present.len()
+    if kind == "classification" or (kind == "auto" and (not numeric or present.n_unique() == 2)):
+        classes = tuple(sorted(present.unique().to_list(), key=_class_order))
+        if len(classes) > MAX_CLASSES:
+            raise SourceError(
+                f"the target '{name}' has {len(classes)} classes, such as '{classes[0]}'; up to {MAX_CLASSES} can be "
+                "told apart. Make it a number for regression, or join classes."
+            )
+        return Target(name, classes=classes)
+    if not numeric:
+        bad = text.filter(numbers.is_null()).drop_nulls()
+        raise SourceError(
+            f"the target '{name}' must hold numbers for regression; it holds '{bad[0]}'. Correct it, name such cells "
+            "with --missing, or use --kind classification."
+        )
+    check_finite(numbers)
+    known = numbers.filter(pl.Series(train)).drop_nulls().to_numpy()
+    if known.size == 0 or known.min() == known.max():
+        raise SourceError(f"the target '{name}' is the same in all training groups. Name one that varies.")
+    low, high = np.quantile(known, [0.001, 0.999])
+    return Target(name, float(known.mean()), float(known.std()), float(low), float(high))
+
+
+def _class_order(word: str) -> tuple[bool, float, str]:
+    number = as_number(word)
+    return (number is None, number or 0.0, word)
+
+
+def infer_schema(
+    frame: pl.DataFrame,
+    task: str,
+    target: str,
+    *,
+    train: Bool[np.ndarray, " n"],
+    features: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    kind: TargetKind = "auto",
+    missing: Sequence[str] = (),
+    notes: list[str] | None = None,
+) -> Schema:
+    """The schema of a table; `train` says which rows scales may be learnt from."""
+    notes = [] if notes is None else notes
+    check_has(frame.columns, [task, target, *features, *drop], "the table")
+    if task == target or {task, target} & set(features):
+        raise SourceError("--task, --target and --features must name different columns.")
+    names = [name for name in (features or frame.columns) if name not in (task, target, *drop)]
+    keys = as_text(frame[task], missing)
+    columns = tuple(infer_column(frame[name], keys, train, missing) for name in names)
+    schema = Schema(task, infer_target(frame[target], train, kind, missing), columns, tuple(missing))
+    for column in schema.used:
+        if isinstance(column, Numeric) and (said := odd_values(column.name, as_numbers(frame[column.name], missing))):
+            notes.append(said)
+    if not schema.target.is_class and (said := odd_values(target, as_numbers(frame[target], missing))):
+        notes.append(said)
+    return schema
+
+
+def table_keys(frame: pl.DataFrame, task: str, missing: Sequence[str] = ()) -> pl.Series:
+    """The group of each row; one group named after nothing where the table has no such column."""
+    if task not in frame.columns:
+        return pl.Series(task, [""] * frame.height, dtype=pl.String)
+    return as_text(frame[task], missing)

@@ -1,0 +1,236 @@
+"""From a table to a model: groups split, a learner trained, its intervals calibrated."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import polars as pl
+from jaxtyping import Float, Shaped
+
+from stmaml.benchmarks.base import TaskSet, freeze
+from stmaml.benchmarks.groups import GroupTasks, Sizes, Split, split_groups, with_shots
+from stmaml.calibration import Calibration, best_temperature, conformal_scores
+from stmaml.data.columns import as_text
+from stmaml.data.progress import Listener
+from stmaml.data.schema import Schema, TargetKind, infer_schema
+from stmaml.data.tables import Groups, check_has, group_rows
+from stmaml.errors import SourceError
+from stmaml.experiments import VAL_SEED, Recorder, Together
+from stmaml.fewshot.answers import codes
+from stmaml.fewshot.heldout import raw_predictions
+from stmaml.fewshot.model import FewShotModel
+from stmaml.fewshot.settings import Settings, build, task_spec
+from stmaml.methods.standardised import Standardised
+from stmaml.novelty import Reference, refer
+from stmaml.runs import Run, newest_common_checkpoint
+from stmaml.training import Observer, fit, initial_state
+
+CALIBRATION_TASKS = 600
+MAX_HELD_OUT_GROUPS = 400
+NUM_SAMPLES = 20
+REFERENCE_SEED = 3
+SHOT_COUNTS = (0, 1, 2, 5, 10, 20, 50, 100)
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """What is predicted from what, and in which groups."""
+
+    task: str
+    """Column that says which group a row belongs to."""
+    target: str
+    """Column to predict."""
+    features: tuple[str, ...] = ()
+    """Columns to predict it from; all others if none is named."""
+    drop: tuple[str, ...] = ()
+    """Columns to leave out."""
+    kind: TargetKind = "auto"
+    """What the target is: numbers, or classes; found out if not given."""
+    missing: tuple[str, ...] = ()
+    """Values that stand for a missing one, such as 9999.9, beside empty cells and NA."""
+    sizes: Sizes = field(default_factory=Sizes)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns to be read, if not all."""
+        return (self.task, self.target, *self.features) if self.features else ()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A table ready to be learnt from."""
+
+    schema: Schema
+    split: Split
+    train: GroupTasks
+    val: GroupTasks
+    test: GroupTasks
+    num_rows: int
+    notes: list[str]
+    digest: str
+    """First 16 digits of the SHA-256 of all its numbers."""
+
+    @property
+    def shot_counts(self) -> list[int]:
+        """The numbers of labelled rows at which it is scored and calibrated."""
+        most = self.train.sizes.shots
+        return [*(shots for shots in SHOT_COUNTS if shots < most), most]
+
+
+def prepare(frame: pl.DataFrame, table: TableConfig, settings: Settings, schema: Schema | None = None) -> Prepared:
+    """The groups of a table, split and encoded; scales come from training groups alone, or from a given schema."""
+    notes: list[str] = []
+    check_has(frame.columns, [table.task, table.target, *table.features, *table.drop], "the table")
+    frame, keys = _labelled_rows(frame, table, notes)
+    groups = group_rows(keys)
+    split = split_groups(groups.names, groups.count, table.sizes)
+    if schema is None:
+        schema = infer_schema(
+            frame,
+            table.task,
+            table.target,
+            train=keys.is_in(list(split.train)).to_numpy(),
+            features=table.features,
+            drop=table.drop,
+            kind=table.kind,
+            missing=table.missing,
+            notes=notes,
+        )
+    if not schema.used:
+        raise SourceError("no column is left to predict from. Name some with --features, or drop fewer.")
+    x, y = schema.encode(frame, "the table", notes), schema.target.values(frame, schema.missing)
+    digest = hashlib.sha256("\n".join(groups.names).encode())
+    for array in (x, y, groups.order):
+        digest.update(array.tobytes())
+    spec = task_spec(schema, settings.noise_model)
+
+    def source(names: tuple[str, ...], training: bool) -> GroupTasks:
+        rows, count = _rows_of(groups, names)
+        start = np.concatenate([[0], np.cumsum(count)[:-1]])
+        labels = y[rows].astype(np.int32) if schema.target.is_class else y[rows, None].astype(np.float32)
+        return GroupTasks(
+            jnp.asarray(x[rows]),
+            jnp.asarray(labels),
+            jnp.asarray(start, dtype=jnp.int32),
+            jnp.asarray(count, dtype=jnp.int32),
+            spec,
+            table.sizes,
+            training,
+        )
+
+    train, val, test = source(split.train, True), source(split.val, False), source(split.test, False)
+    return Prepared(schema, split, train, val, test, frame.height, notes, digest.hexdigest()[:16])
+
+
+def _labelled_rows(frame: pl.DataFrame, table: TableConfig, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
+    """The rows that have a group and a target, and their groups."""
+    keys = as_text(frame[table.task], table.missing)
+    known = keys.is_not_null() & as_text(frame[table.target], table.missing).is_not_null()
+    if not known.any():
+        raise SourceError(f"no row has both a '{table.task}' and a '{table.target}'. Check the two columns.")
+    if not known.all():
+        gone = frame.height - int(known.sum())
+        notes.append(f"{gone} of {frame.height} rows have no '{table.task}' or no '{table.target}' and are left out")
+        frame, keys = frame.filter(known), keys.filter(known)
+    return frame, keys
+
+
+def _rows_of(groups: Groups, names: tuple[str, ...]) -> tuple[Shaped[np.ndarray, " n"], Shaped[np.ndarray, " g"]]:
+    parts = [groups.rows(groups.index[name]) for name in names]
+    return np.concatenate(parts), np.array([len(part) for part in parts])
+
+
+def held_out(source: GroupTasks, name: str, seed: int, num_tasks: int) -> tuple[TaskSet, int]:
+    """Frozen tasks of held-out groups and how many groups these are: all equally often, about `num_tasks` together."""
+    num_groups = min(source.start.shape[0], MAX_HELD_OUT_GROUPS)  # those first in rank, which is as good as at random
+    turns = 1 if num_groups < source.start.shape[0] else max(1, num_tasks // num_groups)
+    return freeze(source, turns * num_groups, seed=seed, name=f"{name}/groups-{num_groups}"), num_groups
+
+
+def train(
+    prepared: Prepared,
+    settings: Settings,
+    *,
+    run: Run | None = None,
+    observers: tuple[Observer, ...] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Standardised:
+    """The learner that did best on validation groups; with a run, saved as it goes and resumed from its checkpoint."""
+    learner = build(prepared.schema, settings)
+    start = None
+    if run is not None:
+        start = newest_common_checkpoint([run], [initial_state(learner, settings.training)])
+        run.trim_log(start[0] if start else -1)
+        if start is not None and start[0] >= settings.training.steps:
+            return run.load_learner(learner)
+        observers = (Recorder([run]), *observers)
+    (best,) = fit(
+        [learner],
+        prepared.train,
+        freeze(prepared.val, settings.training.val_tasks, seed=VAL_SEED, name="table/val"),
+        settings.training,
+        keys=[jr.split(jr.key(settings.seed))[1]],
+        observer=Together(*observers),
+        start=start,
+        should_stop=should_stop,
+    )
+    if run is not None:
+        return run.load_learner(learner)
+    assert isinstance(best, Standardised)
+    return best
+
+
+def finish(
+    prepared: Prepared, settings: Settings, learner: Standardised, tell: Listener = lambda *_: None
+) -> FewShotModel:
+    """The trained learner with its calibration and its reference, both from validation groups."""
+    tasks, num_groups = held_out(prepared.val, "table/val", VAL_SEED, CALIBRATION_TASKS)
+    counts = prepared.shot_counts
+    is_class = prepared.schema.target.is_class
+    temperatures, scores = [], []
+    for number, shots in enumerate(counts):
+        tell("calibrating", number, len(counts))
+        raw = raw_predictions(learner, with_shots(tasks, shots), NUM_SAMPLES, VAL_SEED)
+        temperatures.append(best_temperature(raw.nll()))
+        if not is_class:
+            spread = raw.normal_scores(temperatures[-1])
+            scores.append(conformal_scores(spread, np.asarray(raw.query.weight), num_groups))
+    calibration = Calibration(tuple(counts), tuple(temperatures), tuple(scores), num_groups)
+    tell("calibrating", len(counts), len(counts))
+    return FewShotModel(prepared.schema, settings, learner, calibration, _reference(prepared, learner, tasks))
+
+
+def _reference(prepared: Prepared, learner: Standardised, val_tasks: TaskSet) -> Reference:
+    """Codes of training groups and of held-out ones, at each number of labelled rows from one on."""
+    in_turn = GroupTasks(
+        prepared.train.x,
+        prepared.train.y,
+        prepared.train.start,
+        prepared.train.count,
+        prepared.train.spec,
+        prepared.train.sizes,
+        training=False,
+    )
+    known_tasks = freeze(
+        in_turn, min(max(len(prepared.split.train), CALIBRATION_TASKS), 2000), seed=REFERENCE_SEED, name="table/train"
+    )
+    counts = [shots for shots in prepared.shot_counts if shots > 0]
+    known, new, entropy = [], [], []
+    for shots in counts:
+        known.append(_codes(learner, with_shots(known_tasks, shots), prepared)[0])
+        code, spread = _codes(learner, with_shots(val_tasks, shots), prepared)
+        new.append(code)
+        entropy.append(spread)
+    return refer(counts, known, new, entropy)
+
+
+def _codes(
+    learner: Standardised, tasks: TaskSet, prepared: Prepared
+) -> tuple[Float[np.ndarray, "m c"], Float[np.ndarray, " m"]]:
+    support = jax.tree.map(jnp.asarray, tasks.batch.tasks.support)
+    code, entropy = codes(learner, support, prepared.train.spec)
+    return np.asarray(code, dtype=float), np.asarray(entropy, dtype=float)

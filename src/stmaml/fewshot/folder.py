@@ -1,0 +1,106 @@
+"""The run folder of a table: what `stmaml fit` writes first, and needs to go on."""
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stmaml.data.schema import Schema
+from stmaml.data.tables import Reading
+from stmaml.errors import RunError
+from stmaml.fewshot.fitting import Prepared, TableConfig
+from stmaml.fewshot.model import clear_model
+from stmaml.fewshot.settings import Settings, load_settings
+from stmaml.runs import Run, from_dict
+
+RESULT = "test-groups"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a table lies."""
+
+    paths: tuple[Path, ...]
+    delimiter: str | None = None
+
+    def reading(self, table: TableConfig) -> Reading:
+        """How to read it."""
+        return Reading(self.delimiter, table.columns)
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """A run folder of a table and what it was made with."""
+
+    run: Run
+    files: Files
+    table: TableConfig
+    settings: Settings
+    schema: Schema
+    digest: str
+
+    def check_same(self, prepared: Prepared) -> None:
+        """Raises RunError if the table is not the one the run began with."""
+        if prepared.digest != self.digest:
+            raise RunError(
+                f"the table at {self.files.paths[0]} has changed since {self.run.folder} was begun. Restore it, or fit "
+                "anew with --force."
+            )
+
+    def result(self) -> dict[str, Any] | None:
+        """The scores on test groups, if the run is finished."""
+        return self.run.scores().get(RESULT)
+
+
+def check_free(folder: Path) -> None:
+    """Raises RunError if the folder already holds a run."""
+    if Run(folder).config_path.exists():
+        raise RunError(
+            f"{folder} already holds a run. Go on with 'stmaml fit --resume {folder}', choose another --run, or "
+            "replace it with --force."
+        )
+
+
+def create(
+    folder: Path, files: Files, table: TableConfig, settings: Settings, prepared: Prepared, *, force: bool = False
+) -> TableRun:
+    """A new run folder with all that is needed to train and to go on."""
+    if not force:
+        check_free(folder)
+    run = Run(folder)
+    clear_model(run)
+    sizes = {part: len(getattr(prepared.split, part)) for part in ("train", "val", "test", "skipped")}
+    packages = ("stmaml", "jax", "equinox", "optax", "polars", "numpy")
+    described = {
+        "kind": "table",
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": settings.seed,
+        "files": [str(path.resolve()) for path in files.paths],
+        "delimiter": files.delimiter,
+        "table": dataclasses.asdict(table),
+        "settings": settings.to_json(),
+        "schema": prepared.schema.to_json(),
+        "groups": sizes,
+        "rows": prepared.num_rows,
+        "digest": prepared.digest,
+        "versions": {"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in packages}},
+    }
+    run.create(json.loads(json.dumps(described)), force=force)
+    return TableRun(run, files, table, settings, prepared.schema, prepared.digest)
+
+
+def reopen(folder: Path) -> TableRun:
+    """A run folder that was begun earlier."""
+    run = Run(folder)
+    schema, settings = load_settings(run)
+    config = run.config()
+    try:
+        files = Files(tuple(Path(path) for path in config["files"]), config["delimiter"])
+        table = from_dict(TableConfig, config["table"])
+        return TableRun(run, files, table, settings, schema, config["digest"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{run.config_path} lacks or misnames {error}. Restore it from a copy, or fit again.") from error

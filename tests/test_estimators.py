@@ -1,0 +1,197 @@
+"""The scikit-learn face: manners, frames of all kinds, pipelines, and the estimator checks."""
+
+import pickle
+import runpy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone as sklearn_clone
+from sklearn.base import is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.validation import check_is_fitted
+
+from stmaml import FewShotClassifier, FewShotRegressor, estimators
+from stmaml.errors import SourceError
+from tests.tables import classes, lines, quick
+
+
+def clone(estimator: Any) -> Any:
+    return sklearn_clone(estimator)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(estimators, "default_settings", lambda method, *, steps, seed: quick(steps or 80, seed=seed))
+
+
+@pytest.fixture(scope="module")
+def table() -> pl.DataFrame:
+    return lines(60, 12)
+
+
+@pytest.fixture(scope="module")
+def regressor(table) -> FewShotRegressor:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimators, "default_settings", lambda method, *, steps, seed: quick(steps or 80, seed=seed))
+        return FewShotRegressor(shots=6, min_query=2).meta_fit(
+            table.select("x").to_numpy(), table["y"].to_numpy(), table["shop"].to_numpy()
+        )
+
+
+@pytest.fixture(scope="module")
+def group() -> tuple[np.ndarray, np.ndarray]:
+    frame = lines(1, 20, seed=33)
+    return frame.select("x").to_numpy(), frame["y"].to_numpy()
+
+
+def test_it_adapts_predicts_and_says_how_sure_it_is(regressor, group):
+    x, y = group
+    fitted = clone(regressor).fit(x[:6], y[:6])
+    mean, std = fitted.predict(x[6:], return_std=True)
+    np.testing.assert_array_equal(mean, fitted.predict(x[6:]))
+    assert (std > 0).all()
+    zero_shot = clone(regressor).fit().predict(x[6:])
+    assert np.square(mean - y[6:]).mean() < np.square(zero_shot - y[6:]).mean()
+    quantiles = fitted.predict_quantiles(x[6:], [0.1, 0.5, 0.9])
+    assert quantiles.shape == (14, 3)
+    assert (np.diff(quantiles, axis=1) > 0).all()
+    np.testing.assert_allclose(quantiles[:, ::-1], fitted.predict_quantiles(x[6:], [0.9, 0.5, 0.1]))
+    drawn = fitted.sample_y(x[6:], 500, random_state=1)
+    assert drawn.shape == (14, 500)
+    np.testing.assert_allclose(drawn.mean(1), mean, atol=0.5)
+    assert fitted.score(x[6:], y[6:]) > clone(regressor).fit().score(x[6:], y[6:])
+    with pytest.raises(ValueError, match="quantiles must lie between 0 and 1"):
+        fitted.predict_quantiles(x, [5])
+
+
+def test_frames_of_pandas_and_polars_and_arrays_give_the_same(table, group):
+    made = [
+        FewShotRegressor(shots=6, min_query=2, steps=20).meta_fit(features, target, groups)
+        for features, target, groups in (
+            (table.select("x").to_numpy(), table["y"].to_numpy(), table["shop"].to_list()),
+            (pd.DataFrame({"x": table["x"].to_numpy()}), table["y"].to_list(), table["shop"]),
+            (table.select("x"), table["y"], table["shop"]),
+        )
+    ]
+    x, y = group
+    shapes = (x, pd.DataFrame({"x": x[:, 0]}), pl.DataFrame({"x": x[:, 0]}))
+    answers = [one.fit(shape, y).predict(shape) for one, shape in zip(made, shapes, strict=True)]
+    np.testing.assert_allclose(answers[1], answers[0], rtol=1e-5)
+    np.testing.assert_allclose(answers[2], answers[0], rtol=1e-5)
+    np.testing.assert_allclose(made[1].fit(x, y).predict(x), answers[0], rtol=1e-5)
+
+
+def test_text_dates_and_gaps_in_a_frame_are_welcome(table):
+    frame = pd.DataFrame(
+        {
+            "x": np.where(np.arange(720) % 9 == 0, np.nan, table["x"].to_numpy()),
+            "colour": ["red", "blue", None] * 240,
+            "day": pd.to_datetime("2020-01-01") + pd.to_timedelta(np.arange(720), unit="D"),
+        }
+    )
+    made = FewShotRegressor(shots=6, min_query=2, steps=20).meta_fit(frame, table["y"], table["shop"])
+    assert [column.kind for column in made.meta_model_.schema.columns] == ["numeric", "categorical", "date"]
+    assert np.isfinite(made.fit(frame[:5], table["y"][:5]).predict(frame[5:9])).all()
+    with pytest.raises(ValueError, match="'colour' is in only one of them"):
+        made.predict(frame.rename(columns={"colour": "hue"}))
+
+
+def test_it_works_in_a_pipeline(table, group):
+    scaler = StandardScaler().fit(table.select("x").to_numpy())
+    made = FewShotRegressor(shots=6, min_query=2, steps=20).meta_fit(
+        scaler.transform(table.select("x").to_numpy()), table["y"], table["shop"]
+    )
+    x, y = group
+    pipeline = make_pipeline(scaler, made).fit(x, y)
+    expected = clone(made).fit(StandardScaler().fit(x).transform(x), y).predict(StandardScaler().fit(x).transform(x))
+    np.testing.assert_allclose(pipeline.predict(x), expected, rtol=1e-4)
+
+
+def test_a_clone_keeps_what_was_learnt_across_groups_and_forgets_the_group(regressor, group):
+    x, y = group
+    fitted = clone(regressor).fit(x[:6], y[:6])
+    check_is_fitted(fitted)
+    copy = clone(fitted)
+    with pytest.raises(NotFittedError, match=r"not adapted to a group yet\. Call fit"):
+        copy.predict(x)
+    np.testing.assert_array_equal(copy.fit(x[:6], y[:6]).predict(x), fitted.predict(x))
+
+
+def test_a_pickle_predicts_the_same(regressor, group):
+    x, y = group
+    fitted = clone(regressor).fit(x[:6], y[:6])
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
+    np.testing.assert_array_equal(again.sample_y(x, 3), fitted.sample_y(x, 3))
+
+
+def test_classes_keep_their_own_labels():
+    frame = classes(60, 12)
+    labels = np.where(frame["label"].to_numpy() == "high", 7, 3)
+    made = FewShotClassifier(shots=6, min_query=2, steps=100).meta_fit(frame.select("x"), labels, frame["shop"])
+    assert made.classes_.tolist() == [3, 7]
+    fresh = classes(1, 20, seed=5)
+    truth = np.where(fresh["label"].to_numpy() == "high", 7, 3)
+    made.fit(fresh.select("x")[:6], truth[:6])
+    shares = made.predict_proba(fresh.select("x"))
+    np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(made.predict(fresh.select("x")), np.array([3, 7])[shares.argmax(1)])
+    assert made.score(fresh.select("x"), truth) > 0.6
+    assert set(np.unique(made.sample_y(fresh.select("x"), 50))) == {3, 7}
+    with pytest.raises(ValueError, match="y has the class 5, which meta_fit did not see; it saw"):
+        made.fit(fresh.select("x"), np.full(20, 5))
+
+
+def test_what_is_wrong_is_said(regressor, table, group):
+    x, y = group
+    with pytest.raises(NotFittedError, match="has learnt from no groups yet"):
+        FewShotRegressor().fit(x, y)
+    with pytest.raises(NotFittedError, match="has learnt from no groups yet"):
+        FewShotRegressor().predict(x)
+    with pytest.raises(ValueError, match="X has 2 features, but FewShotRegressor is expecting 1 features"):
+        regressor.fit(np.hstack([x, x]), y)
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        regressor.fit(x)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        regressor.fit(x, y[:3])
+    with pytest.raises(SourceError, match="single group"):
+        FewShotRegressor().meta_fit(x, y, ["one"] * 20)
+
+
+NEEDS_GROUPS = "fit adapts to one group and asks for meta_fit first, which needs the rows of many groups"
+
+
+@pytest.mark.parametrize("kind", [FewShotRegressor, FewShotClassifier])
+def test_the_estimator_checks_pass_but_for_those_that_fit_without_groups(kind):
+    """Every check that fails does so because it fits an estimator that has learnt from no groups."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(kind(), on_fail=None, on_skip=None)
+    failed = [result for result in results if result["status"] == "failed"]
+    assert len(results) - len(failed) >= 10
+    for result in failed:
+        chain = [result["exception"]]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+            chain.append(cause)
+        assert any("has learnt from no groups yet" in str(error) for error in chain), result["check_name"]
+    assert is_regressor(kind()) != is_classifier(kind())
+    params = kind().get_params()
+    assert clone(kind(**params)).get_params() == params
+
+
+@pytest.mark.slow
+def test_the_example_predicts_a_new_shop(capsys, monkeypatch):
+    monkeypatch.undo()
+    made = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "own_table.py"))
+    truth = made["asked"]["sold"].to_numpy()
+    assert made["error"] < 0.5 * truth.std()
+    assert made["inside"] > 0.6
+    assert "typical error" in capsys.readouterr().out
