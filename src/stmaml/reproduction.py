@@ -59,14 +59,14 @@ _QUICK = BoostingConfig(
 )
 BUDGETS: dict[str, dict[BudgetName, Budget]] = {
     "regression2d": {
-        "smoke": Budget(steps=200, seeds=1, tasks=100),
+        "smoke": Budget(steps=100, seeds=1, tasks=50),
         "cpu": Budget(steps=5_000, seeds=3, tasks=1_000),
         "paper": Budget(steps=10_000, tasks_per_batch=100, seeds=3, tasks=1_000, steps_per_call=500, own_pace=True),
     },
     "weather": {
         "smoke": Budget(steps=100, tasks_per_batch=4, seeds=1, tasks=50, boosting=_QUICK),
         "cpu": Budget(steps=2_000, tasks_per_batch=8, seeds=1, tasks=1_000),
-        "paper": Budget(steps=20_000, tasks_per_batch=50, seeds=3, tasks=1_000, steps_per_call=500, own_pace=True),
+        "paper": Budget(steps=None, seeds=3, tasks=1_000, steps_per_call=500, own_pace=True),
     },
     "completion": {
         "smoke": Budget(steps=20, tasks_per_batch=3, seeds=1, tasks=30),

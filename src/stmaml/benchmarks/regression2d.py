@@ -1,7 +1,8 @@
 """2D regression: curves and surfaces of six function families (the paper's appendix; ARML's benchmark)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import equinox as eqx
 import jax
@@ -102,15 +103,8 @@ class Config:
             test=held_out,
             families=tuple(family.name for family in FAMILIES),
             test_name=f"regression2d/range{low:g}..{high:g}/noise{self.noise:g}/shots{self.shots}/query{self.test_query_size}",
-            showcases=lambda: tuple(self._showcases()),
+            showcases=lambda: _showcases(self),
         )
-
-    def _showcases(self) -> Iterator[Showcase]:
-        """A curve of each family, under the conditions of the appendix's figures."""
-        for shots, noise in SHOWCASE_CONDITIONS:
-            for family in range(len(FAMILIES)):
-                settings = replace(self, shots=shots, noise=noise, min_shots=None)
-                yield showcase(settings, family, key=jr.key(family + SHOWCASE_SEED))
 
 
 class Curves(eqx.Module):
@@ -170,6 +164,17 @@ def evaluate_family(
 ) -> Float[Array, " n"]:
     """The family's function at x, without noise."""
     return jnp.stack([f.function(coefficients, x[:, 0], x[:, 1]) for f in FAMILIES])[family]
+
+
+@lru_cache(maxsize=4)
+def _showcases(settings: Config) -> tuple[Showcase, ...]:
+    """A curve of each family, under the conditions of the appendix's figures."""
+    conditions = [replace(settings, shots=s, noise=noise, min_shots=None) for s, noise in SHOWCASE_CONDITIONS]
+    return tuple(
+        showcase(one, family, key=jr.key(family + SHOWCASE_SEED))
+        for one in conditions
+        for family in range(len(FAMILIES))
+    )
 
 
 def showcase(settings: Config, family: int, *, key: PRNGKeyArray) -> Showcase:

@@ -1,6 +1,7 @@
 """`stmaml reproduce`."""
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +44,8 @@ def main(arguments: list[str]) -> None:
         description=f"Train and evaluate every method of the paper's table for {name}.",
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    if flags.budget == "smoke":  # it compiles much and runs little; read when the first program is compiled
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     changes = _given(flags.task, arguments)
     out = flags.out or Path("runs") / "-".join([name, flags.budget, *(_short(*change) for change in changes.items())])
     table = cells(name, BUDGETS[name][flags.budget], task=changes, only=flags.rows)

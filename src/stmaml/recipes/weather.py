@@ -18,7 +18,7 @@ def _paper(method: str, learner: MethodConfig, *, outer_lr: float = 3e-3) -> Exp
         preset="paper",
         task=weather.Config(),
         learner=learner,
-        training=TrainConfig(steps=20_000, tasks_per_batch=20, outer_lr=outer_lr),
+        training=TrainConfig(steps=20_000, tasks_per_batch=50, outer_lr=outer_lr),
     )
 
 
