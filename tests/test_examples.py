@@ -16,6 +16,7 @@ from stmaml.tasks import Examples
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_own_tasks_learns_the_waves_it_is_shown(capsys):
     """2 sin(x + 1) at 0, 1, ..., 6 from five labelled points."""
     made = runpy.run_path(str(ROOT / "examples" / "own_tasks.py"))

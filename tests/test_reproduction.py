@@ -67,27 +67,27 @@ def test_an_unknown_row_is_named_with_those_there_are():
 
 def test_a_table_is_filled_once_and_written_beside_the_papers(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(reproduction.BUDGETS["regression2d"], "smoke", TINY)
-    command = ("regression2d", "--rows", "maml", "cnp", "--samples", "1", "--out", tmp_path)
+    command = ("regression2d", "--rows", "np", "cnp", "--samples", "1", "--out", tmp_path)
     run(monkeypatch, *command)
     report = (tmp_path / "report" / "report.md").read_text()
-    for words in ("| maml", "| cnp", "Bayes limit", "parameters", "training"):
+    for words in ("| np", "| cnp", "Bayes limit", "parameters", "training"):
         assert words in report
-    trained = {name: (tmp_path / name / "learner.npz").stat().st_mtime_ns for name in ("maml", "cnp")}
+    trained = {name: (tmp_path / name / "learner.npz").stat().st_mtime_ns for name in ("np", "cnp")}
     run(monkeypatch, *command)
-    assert trained == {name: (tmp_path / name / "learner.npz").stat().st_mtime_ns for name in ("maml", "cnp")}
+    assert trained == {name: (tmp_path / name / "learner.npz").stat().st_mtime_ns for name in ("np", "cnp")}
     assert "wrote" in capsys.readouterr().out
 
 
 def test_an_interrupted_table_goes_on_to_the_same_end(tmp_path, monkeypatch):
     """Ctrl-C in the second row: the state is saved, and the same command ends as if it had never stopped."""
     monkeypatch.setitem(reproduction.BUDGETS["regression2d"], "smoke", dataclasses.replace(TINY, steps_per_call=5))
-    command = ("regression2d", "--rows", "maml", "cnp", "--samples", "1", "--out")
+    command = ("regression2d", "--rows", "np", "cnp", "--samples", "1", "--out")
     run(monkeypatch, *command, tmp_path / "whole")
 
     class Impatient(reproduce.TrainingBar):
         def progress(self, step, logs):
             super().progress(step, logs)
-            if "maml" in str(self.where) and step == 10:
+            if str(self.where).endswith("/np") and step == 10:
                 signal.raise_signal(signal.SIGINT)
 
         def __init__(self, console, config, where):
@@ -124,7 +124,7 @@ def test_weather_from_station_files_to_a_table(tmp_path, monkeypatch, capsys):
     (tmp_path / "data" / "2019" / "99999999999.csv").write_text("a page that says: not found\n")
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(reproduction.BUDGETS["weather"], "smoke", dataclasses.replace(TINY, tasks=4))
-    rows = ("maml", "ridge-seasonal", "gradient-boosting-summaries")
+    rows = ("np", "ridge-seasonal", "gradient-boosting-summaries")
     command = ("weather", "--data", tmp_path / "data", "--rows", *rows, "--samples", "2", "--out", tmp_path / "out")
     run(monkeypatch, *command)
     assert "left out" in (said := capsys.readouterr().err)
@@ -160,10 +160,10 @@ def test_baselines_and_methods_are_scored_on_the_same_days(tmp_path, monkeypatch
 def test_completion_from_idx_files_to_a_table(tmp_path, monkeypatch):
     write_digits(tmp_path / "data", height=6, width=6)
     monkeypatch.setitem(reproduction.BUDGETS["completion"], "smoke", dataclasses.replace(TINY, steps=4, tasks=6))
-    command = ("completion", "--data", tmp_path / "data", "--shots", "10", "--rows", "st-maml", "cnp", "--samples", "2")
+    command = ("completion", "--data", tmp_path / "data", "--shots", "10", "--rows", "np", "cnp", "--samples", "2")
     run(monkeypatch, *command, "--out", tmp_path / "out")
     report = (tmp_path / "out" / "report" / "report.md").read_text()
-    for words in ("| cnp", "| st-maml", "entropy of the grey values", "bce_unseen"):
+    for words in ("| cnp", "| np", "entropy of the grey values", "bce_unseen"):
         assert words in report
     assert len(list((tmp_path / "out" / "report").glob("completion-*.png"))) == 2
 

@@ -95,6 +95,7 @@ def test_scores_do_not_depend_on_how_many_tasks_are_weighed_at_once(key):
     np.testing.assert_allclose(first.nll, second.nll, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_limit_for_inputs_from_0_to_5_is_near_the_one_known_with_the_family(key):
     """Knowing the family, 0.123 was simulated elsewhere; not knowing it costs a little more."""
     batch = freeze(Curves(Config(query_size=10, balanced=True)), 60, seed=0, name="floor").batch
