@@ -87,7 +87,7 @@ def _flags_for(benchmark: str) -> type:
         "benchmark": (tyro.conf.Positional[str], dataclasses.field()),
         "budget": option(
             "smoke",
-            "How much: a minute or two to see it work, under an hour on two cores, or the full training, for a GPU.",
+            "How much: a few minutes to see it work, under an hour on two cores, or the full training, for a GPU.",
             BudgetName,
         ),
         "rows": option((), "Only these rows; a wrong name lists all there are.", tuple[str, ...]),
