@@ -1,6 +1,7 @@
 """Strict numerics and fixed keys."""
 
 import os
+import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile much and run little: code that is made quickly serves them better than code that runs quickly.
@@ -10,6 +11,8 @@ import jax
 import jax.random as jr
 import pytest
 
+from stmaml import cli
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
@@ -17,6 +20,26 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def key():
     """A fixed random key."""
     return jr.key(0)
+
+
+@pytest.fixture
+def stmaml(monkeypatch, capsys):
+    """Runs the command in this process: its exit code, output and errors."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["stmaml", *map(str, words)])
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = 0 if end.code is None else end.code
+        else:
+            code = 0
+        out, err = capsys.readouterr()
+        assert isinstance(code, int)
+        assert "Traceback" not in err
+        return code, out, err
+
+    return run
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -29,26 +29,6 @@ TINY_TRAINING = [
 TINY_MAML = ["regression2d", "--method", "maml", "--hidden", "4", "--inner-steps", "1", *TINY_TASK, *TINY_TRAINING]
 
 
-@pytest.fixture
-def stmaml(monkeypatch, capsys):
-    """Runs the command in this process: its exit code, output and errors."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["stmaml", *map(str, words)])
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = 0 if end.code is None else end.code
-        else:
-            code = 0
-        out, err = capsys.readouterr()
-        assert isinstance(code, int)
-        assert "Traceback" not in err
-        return code, out, err
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     """A tiny run of two seeds; each of them is a run as well."""

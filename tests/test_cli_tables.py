@@ -23,28 +23,13 @@ from tests.tables import lines, quick
 FLAGS = ["--task", "shop", "--target", "y", "--shots", "6", "--query-size", "6", "--min-query", "2", "--method", "cnp"]
 
 
-@pytest.fixture
-def stmaml(monkeypatch, capsys):
-    """Runs the command in this process: its exit code, output and errors."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["stmaml", *map(str, words)])
-        monkeypatch.setattr(fit_command, "default_settings", tiny)
-        monkeypatch.setattr(
-            scoring, "_chosen", lambda prepared, given: (support_mean(), ridge()) if given is None else given
-        )
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = 0 if end.code is None else end.code
-        else:
-            code = 0
-        out, err = capsys.readouterr()
-        assert isinstance(code, int)
-        assert "Traceback" not in err
-        return code, out, err
-
-    return run
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Small learners, and the two quickest baselines."""
+    monkeypatch.setattr(fit_command, "default_settings", tiny)
+    monkeypatch.setattr(
+        scoring, "_chosen", lambda prepared, given: (support_mean(), ridge()) if given is None else given
+    )
 
 
 def tiny(method: str, *, steps: int | None = None, seed: int = 0) -> Settings:

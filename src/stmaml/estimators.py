@@ -4,6 +4,7 @@
 other rows of it.
 """
 
+import abc
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ GROUP, TARGET = "(group)", "(target)"
 Estimator = TypeVar("Estimator", bound="_FewShotEstimator")
 
 
-class _FewShotEstimator(BaseEstimator):
+class _FewShotEstimator(BaseEstimator, abc.ABC):
     """What regressor and classifier share."""
 
     _kind: TargetKind
@@ -100,8 +101,9 @@ class _FewShotEstimator(BaseEstimator):
         """The target column of training rows."""
         return self._labels(y)
 
+    @abc.abstractmethod
     def _labels(self, y: Any) -> pl.Series:
-        raise NotImplementedError
+        """The target column of rows that `fit` is given."""
 
     def _check_meta_fitted(self) -> None:
         if not hasattr(self, "meta_model_"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-PACKAGES = ("stmaml", "jax", "equinox", "optax", "numpyro", "numpy", "scikit-learn")
+PACKAGES = ("stmaml", "jax", "equinox", "optax", "numpyro", "numpy", "polars", "scikit-learn")
 
 
 def provenance() -> dict[str, Any]:

@@ -1,11 +1,8 @@
 """The run folder of a table: what `stmaml fit` writes first, and needs to go on."""
 
 import dataclasses
-import importlib.metadata
 import json
-import platform
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from stmaml.errors import RunError
 from stmaml.fewshot.fitting import Prepared, TableConfig
 from stmaml.fewshot.model import clear_model
 from stmaml.fewshot.settings import Settings, load_settings
+from stmaml.provenance import provenance
 from stmaml.runs import Run, from_dict
 
 RESULT = "test-groups"
@@ -74,10 +72,9 @@ def create(
     run = Run(folder)
     clear_model(run)
     sizes = {part: len(getattr(prepared.split, part)) for part in ("train", "val", "test", "skipped")}
-    packages = ("stmaml", "jax", "equinox", "optax", "polars", "numpy")
     described = {
         "kind": "table",
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **provenance(),
         "seed": settings.seed,
         "files": [str(path.resolve()) for path in files.paths],
         "delimiter": files.delimiter,
@@ -87,7 +84,6 @@ def create(
         "groups": sizes,
         "rows": prepared.num_rows,
         "digest": prepared.digest,
-        "versions": {"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in packages}},
     }
     run.create(json.loads(json.dumps(described)), force=force)
     return TableRun(run, files, table, settings, prepared.schema, prepared.digest)
