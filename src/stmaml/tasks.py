@@ -38,12 +38,15 @@ class Task(eqx.Module):
 
 
 class TaskBatch(eqx.Module):
-    """`m` tasks on a leading axis. `family` and `clean` are for scores and reports: no method is ever handed them."""
+    """`m` tasks on a leading axis. `family`, `clean`, `rules` are for scores and reports: no method is handed them."""
 
     tasks: Task
     family: Int[Array, " m"]
     clean: Float[Array, "m q dy"] | None = None
     """Query targets without their noise, where the source knows them."""
+    rules: Int[Array, "m r"] | None = None
+    """The rules a support set leaves open, where it leaves several: the query then holds one set of examples for each,
+    all of one size, one after the other."""
 
     @staticmethod
     def of(

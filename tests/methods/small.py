@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 
 from stmaml.inner import InnerLoop
-from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, stmaml
+from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, protonet, stmaml
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import Examples, Task, TaskSpec
 
@@ -22,6 +22,7 @@ SMALL = {
     "mmaml": mmaml.Config(hidden=(8, 8), encoder=(8, 8), inner=INNER),
     "np": neural_processes.NPConfig(encoder=(8, 8), decoder=(8, 8), z_size=4, deterministic=True),
     "platipus": platipus.Config(hidden=(8, 8), inner=INNER),
+    "protonet": protonet.Config(hidden=(8, 8)),
     "st-maml": stmaml.Config(hidden=(8, 8), encoder=(8, 8), z_size=4, h_size=3, inner=INNER),
 }
 VARIANTS = {

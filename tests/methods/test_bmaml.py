@@ -151,6 +151,7 @@ def reference_chaser(particles: Particle, learner: BMAML, task, leader: Particle
     return jnp.square(flatten(follower)[:, :-2] - flatten(leader)[:, :-2]).sum()  # the last two are the precisions
 
 
+@pytest.mark.slow
 def test_chaser_loss_and_its_gradient_take_the_leader_as_constant(learner, task, key):
     follower = reference_svgd(learner, learner.particles, task.support, 2)
     leader = reference_svgd(learner, follower, task.support + task.query, 2)

@@ -14,6 +14,7 @@ from stmaml.methods import maml, mmaml
 from stmaml.methods.base import pairs
 from stmaml.methods.mmaml import MMAML
 from stmaml.nets.layers import Linear
+from stmaml.nets.learner import Learner
 from stmaml.nets.modulated import Film, Gate, ModulatedLearner, modulation_of
 from stmaml.nets.recurrent import BiLSTM
 from stmaml.tasks import TaskSpec
@@ -90,6 +91,7 @@ def test_modulation_acts_before_the_relu_and_spares_the_head(key):
     taus = [np.asarray(jr.normal(jr.fold_in(key, i), (2 * width,))) for i, width in enumerate((8, 6))]
     x = np.asarray(jr.normal(key, (5, 2)))
     hidden = x
+    assert isinstance(theta.plain, Learner)
     for layer, tau in zip(theta.plain.body, taus, strict=True):
         gamma, beta = np.split(tau, 2)
         hidden = np.maximum((hidden @ np.asarray(layer.weight)) * (1 + gamma) + beta, 0)
@@ -118,6 +120,7 @@ def test_zero_heads_with_gates_halve_the_layers(key):
     learner = with_zero_heads(dataclasses.replace(CONFIG, modulation="gate").build(SPEC, key=key))
     support = small_task(SPEC, key=key).support
     plain = learner.theta.plain
+    assert isinstance(plain, Learner)
     halved = eqx.tree_at(lambda t: [layer.weight for layer in t.body], plain, [w.weight / 2 for w in plain.body])
     got = learner.theta(support.x, learner._modulation(support))
     np.testing.assert_allclose(got, halved(support.x), rtol=1e-5, atol=1e-6)
@@ -126,6 +129,7 @@ def test_zero_heads_with_gates_halve_the_layers(key):
 def test_modulation_is_fixed_while_the_inner_loop_moves_theta(key):
     """The adapted network is MAML's inner loop on theta under the heads' modulation of the encoder's summary."""
     learner, support = CONFIG.build(SPEC, key=key), small_task(SPEC, key=key).support
+    assert isinstance(learner.omega_h, BiLSTM)
     summary = jnp.array(naive_bilstm(learner.omega_h, list(np.asarray(pairs(support, learner.likelihood)))))
     tau = tuple(Film(*jnp.split(head(summary.astype(jnp.float32)), 2)) for head in learner.omega_g)
     theta = learner.theta

@@ -13,6 +13,7 @@ import pytest
 from stmaml.methods.base import predict
 from stmaml.methods.neural_processes import ANPConfig, CNPConfig, NPConfig
 from stmaml.nets.attention import MultiHeadAttention, weighted_softmax
+from stmaml.nets.layers import MLP
 from stmaml.tasks import Examples, Task, TaskSpec
 from tests.methods.small import small_task
 
@@ -166,3 +167,10 @@ def test_attention_to_an_empty_set_is_zero_with_finite_gradients(key):
 def test_heads_must_divide_the_sizes(key):
     with pytest.raises(ValueError, match="3 heads must divide the sizes of keys and values, which are 4 and 6"):
         MultiHeadAttention(4, 6, num_heads=3, key=key)
+
+
+def test_parts_that_are_the_same_for_every_row_are_as_good_as_repeated():
+    net = MLP((7, 5, 3), key=jr.key(0))
+    r, x, z = jr.normal(jr.key(1), (4,)), jr.normal(jr.key(2), (6, 2)), jr.normal(jr.key(3), (1,))
+    repeated = jnp.concatenate([jnp.broadcast_to(r, (6, 4)), x, jnp.broadcast_to(z, (6, 1))], axis=1)
+    assert jnp.allclose(net.joined([r, x, z]), net(repeated), atol=1e-6)

@@ -73,6 +73,7 @@ def as_dict(learner: STMAML) -> dict:
     assert learner.w is not None
     assert learner.beta is not None
     assert learner.phi.sigma is not None
+    assert isinstance(learner.theta, Learner)
     return {
         "theta": [layer(one) for one in (*learner.theta.body, learner.theta.head)],
         "phi": [layer(one) for one in learner.phi.pair.layers],
@@ -160,6 +161,7 @@ def test_adapted_knowledge_agrees_with_the_paper(task, key):
         prior = reference.encode(params, task.support.x, task.support.y)
         theta, h = reference.paper_fine_tune(params, prior, task.support.x, task.support.y, eps, **PAPER_INNER)
         np.testing.assert_allclose(knowledge.h[i], h, rtol=1e-4, atol=1e-5)
+        assert isinstance(knowledge.theta, Learner)
         for linear, (weight, bias) in zip((*knowledge.theta.body, knowledge.theta.head), theta, strict=True):
             np.testing.assert_allclose(linear.weight[i], weight, rtol=1e-4, atol=1e-5)
             assert linear.bias is not None

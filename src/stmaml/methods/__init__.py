@@ -1,6 +1,6 @@
 """The methods, by the names the command line uses."""
 
-from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, stmaml
+from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, protonet, stmaml
 from stmaml.methods.base import MethodConfig
 
 METHODS: dict[str, type[MethodConfig]] = {
@@ -14,5 +14,6 @@ METHODS: dict[str, type[MethodConfig]] = {
     "mmaml": mmaml.Config,
     "np": neural_processes.NPConfig,
     "platipus": platipus.Config,
+    "protonet": protonet.Config,
     "st-maml": stmaml.Config,
 }

@@ -14,9 +14,10 @@ Departures:
 - The inner gradient is clamped, as in MAML, and testing takes as many inner steps as training.
 - Other weights start from He's (base learner) or Glorot's variance, normal; noise of 0.01 is added to the base
   learner's weights and biases, since a gate on a zero bias would get no gradient.
+- On images the embedding has 3x3 convolutions and no response normalisation where the paper has 5x5 with it. The scale
+  and shift of the base learner's normalisation are not gated, as in the released code, but fine-tuned like the rest.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import equinox as eqx
@@ -27,18 +28,19 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.inner import InnerLoop
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, stack_one
+from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, class_means, outputs, settle, stack_one
 from stmaml.nets.autoencoder import (
     Embedding,
     RecurrentAutoEncoder,
-    SampleEmbedding,
     SetAutoEncoder,
     set_autoencoder,
 )
+from stmaml.nets.backbone import BaseLearner, base_learner
+from stmaml.nets.conv import Conv
 from stmaml.nets.gate import Gate, perturb
+from stmaml.nets.images import ExampleEmbedding, example_embedding
 from stmaml.nets.layers import Linear
-from stmaml.nets.learner import Learner
-from stmaml.tasks import Examples, Task, TaskSpec, weighted_mean
+from stmaml.tasks import Examples, Task, TaskSpec
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Config:
     """Settings of ARML."""
 
     hidden: tuple[int, ...] = (40, 40)
-    """Widths of the base learner's hidden layers."""
+    """Widths of the base learner's hidden layers; images are read by convolutions instead."""
     embedding: Embedding = "mean"
     """How the support becomes the task embedding q: by pooling, or by a recurrent network that heeds the order."""
     sample_size: int = 40
@@ -62,23 +64,24 @@ class Config:
     reconstruction_weight: float = 0.01
     """Weight of the two auto-encoders' losses."""
     inner: InnerLoop = field(default_factory=InnerLoop)
+    conv: Conv = field(default_factory=Conv)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "ARML":
         """A fresh ARML for tasks like `spec`."""
         theta_key, noise_key, embed_key, clusters_key, graph_key, q_key, t_key, gate_key = jr.split(key, 8)
         likelihood = likelihood_for(spec)
         classes = spec.target == "class"
-        theta = perturb(Learner(spec.x_size, self.hidden, likelihood.raw_size, key=theta_key), key=noise_key)
-        q_row_size = self.sample_size + (spec.y_size if classes else 0)
+        theta = base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=theta_key)
+        theta = perturb(theta, key=noise_key)
+        embed, size = example_embedding(spec, self.conv, self.sample_size, reads_targets=not classes, key=embed_key)
+        q_row_size = size + (spec.y_size if classes else 0)
         return ARML(
             theta,
-            SampleEmbedding(
-                spec.x_size, likelihood.code_size, self.sample_size, reads_targets=not classes, key=embed_key
-            ),
-            None if classes else Linear(self.sample_size, self.num_prototypes, init="glorot", key=clusters_key),
-            KnowledgeGraph(self.sample_size, self.num_vertices, self.sigma, key=graph_key),
+            embed,
+            None if classes else Linear(size, self.num_prototypes, init="glorot", key=clusters_key),
+            KnowledgeGraph(size, self.num_vertices, self.sigma, key=graph_key),
             set_autoencoder(self.embedding, q_row_size, self.code_size, key=q_key),
-            RecurrentAutoEncoder(self.sample_size, self.code_size, key=t_key),
+            RecurrentAutoEncoder(size, self.code_size, key=t_key),
             Gate(2 * self.code_size, theta, key=gate_key),
             likelihood,
             self,
@@ -122,8 +125,8 @@ class KnowledgeGraph(eqx.Module):
 class ARML(AbstractMetaLearner):
     """MAML whose initialisation is gated, weight by weight, by what a task finds in a graph of meta-knowledge."""
 
-    theta: Learner
-    embed: Callable[[Float[Array, "n *dx"], Float[Array, "n c"]], Float[Array, "n e"]]
+    theta: BaseLearner
+    embed: ExampleEmbedding
     clusters: Linear | None
     graph: KnowledgeGraph
     q_encoder: SetAutoEncoder
@@ -136,7 +139,7 @@ class ARML(AbstractMetaLearner):
         """The query loss after the last inner step, and the reconstruction losses of both auto-encoders."""
         del key
         theta_k, reconstruction = self._fine_tune(task.support)
-        fit = self.likelihood.mean_objective(theta_k(task.query.x), task.query)
+        fit = self.likelihood.mean_objective(outputs(theta_k, task.query), task.query)
         total = fit + self.settings.reconstruction_weight * reconstruction
         return total, {"fit": fit, "reconstruction": reconstruction}
 
@@ -145,16 +148,16 @@ class ARML(AbstractMetaLearner):
         del num_samples, key
         return stack_one(NetPredictor(self._fine_tune(support)[0], self.likelihood))
 
-    def _fine_tune(self, support: Examples) -> tuple[Learner, Float[Array, ""]]:
+    def _fine_tune(self, support: Examples) -> tuple[BaseLearner, Float[Array, ""]]:
         """theta^K from the task's own start, and the reconstruction losses on the way to it."""
 
-        def inner_loss(theta: Learner) -> Float[Array, ""]:
-            return self.likelihood.mean_inner_objective(theta(support.x), support)
+        def inner_loss(theta: BaseLearner) -> Float[Array, ""]:
+            return self.likelihood.mean_inner_objective(outputs(theta, support), support)
 
         theta0, reconstruction = self._tailor(support)
-        return self.settings.inner(inner_loss, theta0), reconstruction
+        return settle(self.settings.inner(inner_loss, theta0), support), reconstruction
 
-    def _tailor(self, support: Examples) -> tuple[Learner, Float[Array, ""]]:
+    def _tailor(self, support: Examples) -> tuple[BaseLearner, Float[Array, ""]]:
         """theta^0, gated by [q, t], and the sum of the reconstruction losses."""
         code = self.likelihood.encode(support.y)
         e = self.embed(support.x, code)
@@ -168,7 +171,7 @@ class ARML(AbstractMetaLearner):
     ) -> Float[Array, "k e"]:
         """C: the class means, or the sums of the embeddings shared out among soft clusters."""
         if self.clusters is None:
-            return jax.vmap(lambda of_class: weighted_mean(e, weight * of_class))(code.T)
+            return class_means(e, code, weight)[0]
         shares = jax.nn.softmax(self.clusters(e), axis=1) * weight[:, None]
         return shares.T @ e
 

@@ -11,8 +11,9 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.likelihoods import AbstractLikelihood
+from stmaml.nets.conv import ConvBody
 from stmaml.prediction import AbstractOutcome, Prediction
-from stmaml.tasks import Examples, Task, TaskSpec, pad
+from stmaml.tasks import Examples, Task, TaskSpec, pad, weighted_mean
 
 Metrics = dict[str, Float[Array, ""]]
 
@@ -24,7 +25,26 @@ class AbstractPredictor(eqx.Module):
     def __call__(self, x: Float[Array, "n *dx"]) -> AbstractOutcome:
         """The outcome at each input of the set."""
 
+    def padded(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> AbstractOutcome:
+        """The outcome at each input, where those of weight 0 are padding: for predictors that read inputs together."""
+        del weight
+        return self(x)
 
+
+@runtime_checkable
+class Net(Protocol):
+    """A network as methods use it: it reads a whole set, in which rows of weight 0 have no say."""
+
+    def __call__(self, x: Float[Array, "n *dx"], *, weight: Float[Array, " n"] | None = None) -> Float[Array, "n r"]:
+        """Raw outputs for each row."""
+        ...
+
+    def settle(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> Any:
+        """The network after it has read the support set it is to answer for."""
+        ...
+
+
+NetT = TypeVar("NetT", bound=Net)
 PredictorT = TypeVar("PredictorT", bound=AbstractPredictor)
 
 
@@ -60,12 +80,26 @@ class MethodConfig(Protocol):
 class NetPredictor(AbstractPredictor):
     """A network and the meaning of its outputs: what most methods adapt to."""
 
-    net: Callable[[Float[Array, "n *dx"]], Float[Array, "n r"]]
+    net: Callable[..., Float[Array, "n r"]]
     likelihood: AbstractLikelihood
 
     def __call__(self, x: Float[Array, "n *dx"]) -> AbstractOutcome:
         """The likelihood of the network's outputs."""
         return self.likelihood.outcome(self.net(x))
+
+    def padded(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> AbstractOutcome:
+        """The same, with padding left out of whatever the network learns from the inputs."""
+        return self.likelihood.outcome(self.net(x, weight=weight))
+
+
+def outputs(net: Net, examples: Examples) -> Float[Array, "n r"]:
+    """Raw outputs for a set of examples, whose weights the network is told."""
+    return net(examples.x, weight=examples.weight)
+
+
+def settle(net: NetT, support: Examples) -> NetT:
+    """A fine-tuned network that remembers what it needs of its support set, before it meets a query."""
+    return net.settle(support.x, support.weight)
 
 
 def stack_one(predictor: PredictorT) -> PredictorT:
@@ -78,17 +112,27 @@ def predict(
     support: Examples,
     x: Float[Array, "n *dx"],
     *,
+    weight: Float[Array, " n"] | None = None,
     num_samples: int = 20,
     key: PRNGKeyArray,
 ) -> Prediction:
-    """The predictive distribution at `x` of the task behind `support`, which may be empty."""
+    """The predictive distribution at `x` of the task behind `support`, which may be empty.
+
+    Inputs of weight 0, if there are any, are padding: a network that normalises by the inputs' statistics skips them.
+    """
     support = pad(support, max(1, support.weight.shape[0]))  # networks read at least one row, be it of weight 0
-    return predict_with(learner.adapt(support, num_samples=num_samples, key=key), x)
+    return predict_with(learner.adapt(support, num_samples=num_samples, key=key), x, weight)
 
 
-def predict_with(predictors: AbstractPredictor, x: Float[Array, "n *dx"]) -> Prediction:
+def predict_with(
+    predictors: AbstractPredictor, x: Float[Array, "n *dx"], weight: Float[Array, " n"] | None = None
+) -> Prediction:
     """The mixture of stacked predictors at `x`."""
-    return Prediction(eqx.filter_vmap(lambda predictor: predictor(x))(predictors))
+
+    def outcome(predictor: AbstractPredictor) -> AbstractOutcome:
+        return predictor(x) if weight is None else predictor.padded(x, weight)
+
+    return Prediction(eqx.filter_vmap(outcome)(predictors))
 
 
 def sample_predictors(
@@ -98,10 +142,25 @@ def sample_predictors(
     return jax.vmap(adapt_one)(jr.split(key, num_samples))
 
 
-def pairs(examples: Examples, likelihood: AbstractLikelihood) -> Float[Array, "n p"]:
-    """Each example as one vector [x, y], the way task encoders read it."""
-    x = examples.x.reshape(examples.x.shape[0], -1)
-    return jnp.concatenate([x, likelihood.encode(examples.y)], axis=1)
+def pairs(examples: Examples, likelihood: AbstractLikelihood, image: ConvBody | None = None) -> Float[Array, "n p"]:
+    """Each example as one vector [x, y], the way task encoders read it; `image` makes features of images."""
+    return jnp.concatenate([features_of(examples, image), likelihood.encode(examples.y)], axis=1)
+
+
+def features_of(examples: Examples, image: ConvBody | None) -> Float[Array, "n f"]:
+    """Each input as one vector."""
+    if image is not None:
+        return image(examples.x, examples.weight)
+    return examples.x.reshape(examples.x.shape[0], -1)
+
+
+def class_means(
+    features: Float[Array, "n f"], code: Float[Array, "n k"], weight: Float[Array, " n"]
+) -> tuple[Float[Array, "k f"], Float[Array, " k"]]:
+    """The mean of each class, given one-hot classes, and 1 for each class that has examples; the others' mean is 0."""
+    counts = code * jnp.broadcast_to(weight[:, None], code.shape)
+    means = jax.vmap(lambda of_class: weighted_mean(features, of_class))(counts.T)
+    return means, (counts.sum(0) > 0).astype(features.dtype)
 
 
 def kl_weight(given: float | None, query: Examples) -> Float[Array, ""]:

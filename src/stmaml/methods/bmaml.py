@@ -28,8 +28,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop, bound
 from stmaml.likelihoods import AbstractLikelihood, Gaussian, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor
-from stmaml.nets.learner import Learner
+from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, outputs, settle
+from stmaml.nets.backbone import BaseLearner, base_learner
+from stmaml.nets.conv import Conv
 from stmaml.prediction import AbstractOutcome, NormalOutcome, Prediction
 from stmaml.tasks import Examples, Task, TaskSpec, weighted_mean
 
@@ -43,7 +44,7 @@ class Config:
     """Settings of BMAML."""
 
     hidden: tuple[int, ...] = (40, 40)
-    """Widths of each particle's hidden layers."""
+    """Widths of each particle's hidden layers; images are read by convolutions instead."""
     num_particles: int = 10
     """Particles M; at least 2."""
     meta_loss: MetaLoss = "chaser"
@@ -53,6 +54,7 @@ class Config:
     prior_weight: float = 0.01
     """Weight of the log-prior beside the log-likelihood; 1 is Bayes' rule."""
     inner: InnerLoop = field(default_factory=lambda: InnerLoop(inner_lr=0.02))
+    conv: Conv = field(default_factory=Conv)
 
     def __post_init__(self):
         if self.num_particles < 2:
@@ -69,7 +71,7 @@ class Config:
             log_gamma = -2 * jnp.log(jnp.asarray(likelihood.noise_std))
 
         def particle(key: PRNGKeyArray) -> Particle:
-            theta = Learner(spec.x_size, self.hidden, likelihood.raw_size, key=key)
+            theta = base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=key)
             return Particle(theta, jnp.zeros(()), log_gamma)
 
         return BMAML(jax.vmap(particle)(jr.split(key, self.num_particles)), likelihood, self)
@@ -78,7 +80,7 @@ class Config:
 class Particle(eqx.Module):
     """One hypothesis: network weights, their precision lambda, and the precision gamma of unknown Gaussian noise."""
 
-    theta: Learner
+    theta: BaseLearner
     log_lambda: Float[Array, "..."]
     log_gamma: Float[Array, "..."] | None
 
@@ -94,7 +96,7 @@ class BMAML(AbstractMetaLearner):
         """The chaser loss, or the particles' mean query loss; the likelihood's noise is fitted beside either."""
         del key
         follower = self._follow(task.support)
-        raw = jax.vmap(lambda theta: theta(task.query.x))(follower.theta)
+        raw = jax.vmap(lambda theta: outputs(settle(theta, task.support), task.query))(follower.theta)
         fit = self._fit(raw, task.query)
         noise_fit = self._noise_fit(raw, task.query)
         main = fit if self.settings.meta_loss == "query" else self._chase(follower, task)
@@ -103,7 +105,8 @@ class BMAML(AbstractMetaLearner):
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """The particles, moved to the posterior of the task."""
         del num_samples, key
-        return jax.vmap(lambda theta: NetPredictor(theta, self.likelihood))(self._follow(support).theta)
+        theta = self._follow(support).theta
+        return jax.vmap(lambda theta: NetPredictor(settle(theta, support), self.likelihood))(theta)
 
     def _follow(self, support: Examples) -> Particle:
         return self._svgd(self.particles, support, steps=self.settings.inner.inner_steps)
@@ -147,16 +150,16 @@ class BMAML(AbstractMetaLearner):
 
     def _log_posterior(self, particle: Particle, examples: Examples) -> Float[Array, ""]:
         """log p(y | x, w, gamma), summed over examples, and the weighted log p(w | lambda) p(lambda) p(gamma)."""
-        fits = self._outcome(particle, examples.x).log_prob(examples.y)
+        fits = self._outcome(particle, examples).log_prob(examples.y)
         prior = _log_weight_prior(particle) + _log_precision_prior(particle.log_lambda, *LAMBDA_PRIOR)
         if particle.log_gamma is not None and isinstance(self.likelihood, Gaussian):
             unit = 2 * jnp.log(jnp.asarray(self.likelihood.noise_std))
             prior += _log_precision_prior(particle.log_gamma + unit, *GAMMA_PRIOR)
         return jnp.sum(examples.weight * fits) + self.settings.prior_weight * prior
 
-    def _outcome(self, particle: Particle, x: Float[Array, "n *dx"]) -> AbstractOutcome:
+    def _outcome(self, particle: Particle, examples: Examples) -> AbstractOutcome:
         """What a particle believes in the inner loop: its own gamma, where the noise is unknown."""
-        raw = particle.theta(x)
+        raw = outputs(particle.theta, examples)
         if particle.log_gamma is None:
             return self.likelihood.outcome(raw)
         return NormalOutcome(raw, jnp.broadcast_to(jnp.exp(-particle.log_gamma / 2), raw.shape))

@@ -11,8 +11,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.inner import InnerLoop
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, stack_one
-from stmaml.nets.learner import Learner
+from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, outputs, settle, stack_one
+from stmaml.nets.backbone import BaseLearner, base_learner
+from stmaml.nets.conv import Conv
 from stmaml.tasks import Examples, Task, TaskSpec
 
 
@@ -21,19 +22,20 @@ class Config:
     """Settings of MAML."""
 
     hidden: tuple[int, ...] = (40, 40)
-    """Widths of the network's hidden layers."""
+    """Widths of the network's hidden layers; images are read by convolutions instead."""
     inner: InnerLoop = field(default_factory=InnerLoop)
+    conv: Conv = field(default_factory=Conv)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "MAML":
         """A fresh MAML for tasks like `spec`."""
         likelihood = likelihood_for(spec)
-        return MAML(Learner(spec.x_size, self.hidden, likelihood.raw_size, key=key), likelihood, self)
+        return MAML(base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=key), likelihood, self)
 
 
 class MAML(AbstractMetaLearner):
     """A shared initialisation theta from which a few gradient steps reach any task (eq. 2, maml_obj)."""
 
-    theta: Learner
+    theta: BaseLearner
     likelihood: AbstractLikelihood
     settings: Config = eqx.field(static=True)
 
@@ -41,15 +43,15 @@ class MAML(AbstractMetaLearner):
         """The query loss after the last inner step."""
         del key
         theta_k = self._fine_tune(task.support)
-        return self.likelihood.mean_objective(theta_k(task.query.x), task.query), {}
+        return self.likelihood.mean_objective(outputs(theta_k, task.query), task.query), {}
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """The fine-tuned network."""
         del num_samples, key
         return stack_one(NetPredictor(self._fine_tune(support), self.likelihood))
 
-    def _fine_tune(self, support: Examples) -> Learner:
-        def inner_loss(theta: Learner) -> Float[Array, ""]:
-            return self.likelihood.mean_inner_objective(theta(support.x), support)
+    def _fine_tune(self, support: Examples) -> BaseLearner:
+        def inner_loss(theta: BaseLearner) -> Float[Array, ""]:
+            return self.likelihood.mean_inner_objective(outputs(theta, support), support)
 
-        return self.settings.inner(inner_loss, self.theta)
+        return settle(self.settings.inner(inner_loss, self.theta), support)

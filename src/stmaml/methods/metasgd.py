@@ -13,8 +13,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.inner import InnerLoop
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, stack_one
-from stmaml.nets.learner import Learner
+from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, outputs, settle, stack_one
+from stmaml.nets.backbone import BaseLearner, base_learner
+from stmaml.nets.conv import Conv
 from stmaml.tasks import Examples, Task, TaskSpec
 
 
@@ -23,13 +24,14 @@ class Config:
     """Settings of Meta-SGD."""
 
     hidden: tuple[int, ...] = (40, 40)
-    """Widths of the network's hidden layers."""
+    """Widths of the network's hidden layers; images are read by convolutions instead."""
     inner: InnerLoop = field(default_factory=InnerLoop)
+    conv: Conv = field(default_factory=Conv)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "MetaSGD":
         """A fresh Meta-SGD for tasks like `spec`."""
         likelihood = likelihood_for(spec)
-        theta = Learner(spec.x_size, self.hidden, likelihood.raw_size, key=key)
+        theta = base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=key)
         alpha = jax.tree.map(lambda leaf: jnp.full_like(leaf, self.inner.inner_lr), theta)
         return MetaSGD(theta, alpha, likelihood, self)
 
@@ -37,8 +39,8 @@ class Config:
 class MetaSGD(AbstractMetaLearner):
     """A shared initialisation theta and a learned rate alpha for each of its weights; alpha may turn negative."""
 
-    theta: Learner
-    alpha: Learner
+    theta: BaseLearner
+    alpha: BaseLearner
     likelihood: AbstractLikelihood
     settings: Config = eqx.field(static=True)
 
@@ -46,15 +48,15 @@ class MetaSGD(AbstractMetaLearner):
         """The query loss after the last inner step."""
         del key
         theta_k = self._fine_tune(task.support)
-        return self.likelihood.mean_objective(theta_k(task.query.x), task.query), {}
+        return self.likelihood.mean_objective(outputs(theta_k, task.query), task.query), {}
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """The fine-tuned network."""
         del num_samples, key
         return stack_one(NetPredictor(self._fine_tune(support), self.likelihood))
 
-    def _fine_tune(self, support: Examples) -> Learner:
-        def inner_loss(theta: Learner) -> Float[Array, ""]:
-            return self.likelihood.mean_inner_objective(theta(support.x), support)
+    def _fine_tune(self, support: Examples) -> BaseLearner:
+        def inner_loss(theta: BaseLearner) -> Float[Array, ""]:
+            return self.likelihood.mean_inner_objective(outputs(theta, support), support)
 
-        return self.settings.inner(inner_loss, self.theta, lr=self.alpha)
+        return settle(self.settings.inner(inner_loss, self.theta, lr=self.alpha), support)

@@ -3,6 +3,10 @@
 Departures: every hidden layer is modulated, and head i serves layer i (the released code may modulate one and counts
 them backwards); one optimizer trains all parameters instead of one each for encoder and network; weights start from
 He's variance instead of a normal of 0.01. For classes the encoder reads one-hot labels beside the inputs.
+
+On images the encoder reads no labels: it is a convolutional network of its own, averaged over positions and over the
+support, as released. The networks are those of the other methods (3x3 convolutions with pooling, all of one width)
+where the released ones have strides and growing widths; normalisation keeps its own scale and shift before modulation.
 """
 
 from dataclasses import dataclass, field
@@ -13,9 +17,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.inner import InnerLoop
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, pairs, stack_one
+from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, outputs, pairs, settle, stack_one
+from stmaml.nets.backbone import base_learner, reads_images
+from stmaml.nets.conv import Conv
+from stmaml.nets.images import ImageReader
 from stmaml.nets.layers import Linear
-from stmaml.nets.learner import Learner
 from stmaml.nets.modulated import ModulatedLearner, Modulation, ModulationForm, modulation_of, modulation_size
 from stmaml.nets.recurrent import BiLSTM
 from stmaml.tasks import Examples, Task, TaskSpec
@@ -26,22 +32,27 @@ class Config:
     """Settings of MMAML."""
 
     hidden: tuple[int, ...] = (40, 40)
-    """Widths of the task network's hidden layers."""
+    """Widths of the task network's hidden layers; images are read by convolutions instead."""
     encoder: tuple[int, ...] = (40, 40)
-    """Widths of the task encoder's bidirectional LSTM layers, each in one direction."""
+    """Widths of the task encoder's bidirectional LSTM layers, each in one direction. For images the last is half the
+    size of the task's code."""
     modulation: ModulationForm = "film"
     """How a hidden layer is modulated: `film` scales and shifts it, `gate` multiplies it by a sigmoid."""
     inner: InnerLoop = field(default_factory=InnerLoop)
+    conv: Conv = field(default_factory=Conv)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "MMAML":
         """A fresh MMAML for tasks like `spec`."""
         theta_key, h_key, g_key = jr.split(key, 3)
         likelihood = likelihood_for(spec)
-        theta = ModulatedLearner(Learner(spec.x_size, self.hidden, likelihood.raw_size, key=theta_key))
-        omega_h = BiLSTM(spec.x_size + likelihood.code_size, self.encoder, key=h_key)
+        theta = ModulatedLearner(base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=theta_key))
+        if reads_images(spec):
+            omega_h = ImageReader(spec.x_shape, self.conv, 2 * self.encoder[-1], key=h_key)
+        else:
+            omega_h = BiLSTM(spec.x_size + likelihood.code_size, self.encoder, key=h_key)
         omega_g = tuple(
             Linear(2 * self.encoder[-1], modulation_size(self.modulation, width), init="glorot", key=k)
-            for width, k in zip(theta.block_sizes, jr.split(g_key, len(self.hidden)), strict=True)
+            for width, k in zip(theta.block_sizes, jr.split(g_key, len(theta.block_sizes)), strict=True)
         )
         return MMAML(theta, omega_h, omega_g, likelihood, self)
 
@@ -52,9 +63,13 @@ class Modulated(eqx.Module):
     theta: ModulatedLearner
     tau: tuple[Modulation, ...]
 
-    def __call__(self, x: Float[Array, "n *dx"]) -> Float[Array, "n r"]:
+    def __call__(self, x: Float[Array, "n *dx"], *, weight: Float[Array, " n"] | None = None) -> Float[Array, "n r"]:
         """Raw outputs."""
-        return self.theta(x, self.tau)
+        return self.theta(x, self.tau, weight=weight)
+
+    def settle(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> "Modulated":
+        """The same, with what the network remembers of a support set."""
+        return Modulated(self.theta.settle(x, self.tau, weight), self.tau)
 
 
 class MMAML(AbstractMetaLearner):
@@ -64,7 +79,7 @@ class MMAML(AbstractMetaLearner):
     """
 
     theta: ModulatedLearner
-    omega_h: BiLSTM
+    omega_h: BiLSTM | ImageReader
     omega_g: tuple[Linear, ...]
     likelihood: AbstractLikelihood
     settings: Config = eqx.field(static=True)
@@ -73,7 +88,7 @@ class MMAML(AbstractMetaLearner):
         """The query loss after the last inner step."""
         del key
         net = self._fine_tune(task.support)
-        return self.likelihood.mean_objective(net(task.query.x), task.query), {}
+        return self.likelihood.mean_objective(outputs(net, task.query), task.query), {}
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """The modulated and fine-tuned network."""
@@ -82,7 +97,10 @@ class MMAML(AbstractMetaLearner):
 
     def _modulation(self, support: Examples) -> tuple[Modulation, ...]:
         """tau_i = g_i(h(support)), one for each hidden layer."""
-        embedding = self.omega_h(pairs(support, self.likelihood), support.weight)
+        if isinstance(self.omega_h, ImageReader):
+            embedding = self.omega_h(support.x, support.weight)
+        else:
+            embedding = self.omega_h(pairs(support, self.likelihood), support.weight)
         return tuple(modulation_of(self.settings.modulation, head(embedding)) for head in self.omega_g)
 
     def _fine_tune(self, support: Examples) -> Modulated:
@@ -90,6 +108,6 @@ class MMAML(AbstractMetaLearner):
         tau = self._modulation(support)
 
         def inner_loss(theta: ModulatedLearner) -> Float[Array, ""]:
-            return self.likelihood.mean_inner_objective(theta(support.x, tau), support)
+            return self.likelihood.mean_inner_objective(theta(support.x, tau, weight=support.weight), support)
 
-        return Modulated(self.settings.inner(inner_loss, self.theta), tau)
+        return settle(Modulated(self.settings.inner(inner_loss, self.theta), tau), support)

@@ -7,13 +7,14 @@
 Departures: the loss is taken on the query set alone, a mean over its examples, so a source that wants the support
 scored as well puts it in the query; the mean code goes straight to mu and sigma, without a hidden layer between; NP has
 no deterministic path unless asked; ANP attends from query to support but not within the support. The spread of targets
-is the likelihood's affair: under the `residual` noise model the fit is a squared error, not a log-density.
+is the likelihood's affair: under the `residual` noise model the fit is a squared error, not a log-density. Images are
+read by one convolutional network, whose features stand in the place of x everywhere.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field, replace
 
 import equinox as eqx
-import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -22,12 +23,17 @@ from stmaml.methods.base import (
     AbstractMetaLearner,
     Metrics,
     NetPredictor,
+    features_of,
     kl_weight,
+    outputs,
     pairs,
     sample_predictors,
+    settle,
     stack_one,
 )
 from stmaml.nets.attention import MultiHeadAttention
+from stmaml.nets.backbone import reads_images
+from stmaml.nets.conv import Conv, ConvBody, feature_shape
 from stmaml.nets.layers import MLP
 from stmaml.nets.set_encoder import DiagonalNormal, TaskEncoder
 from stmaml.tasks import Examples, Task, TaskSpec, weighted_mean
@@ -41,14 +47,16 @@ class CNPConfig:
     """Widths of the pair encoder; the last one is the size of r."""
     decoder: tuple[int, ...] = (128, 128)
     """Widths of the decoder's hidden layers."""
+    conv: Conv = field(default_factory=Conv)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "CNP":
         """A fresh CNP for tasks like `spec`."""
         path_key, decoder_key = jr.split(key)
         likelihood = likelihood_for(spec)
+        image, spec = _image_features(spec, self.conv, key=jr.fold_in(key, 2))
         deterministic = MeanPath(_pair_encoder(spec, likelihood, self.encoder, key=path_key))
         sizes = (self.encoder[-1] + spec.x_size, *self.decoder, likelihood.raw_size)
-        return CNP(deterministic, MLP(sizes, key=decoder_key), likelihood, self)
+        return CNP(deterministic, MLP(sizes, key=decoder_key), likelihood, self, image)
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,16 @@ class NPConfig:
     which makes the loss minus the ELBO of an example."""
     kl_mean: bool = False
     """Average the KL over the coordinates of z instead of summing it."""
+    conv: Conv = field(default_factory=Conv)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "NeuralProcess":
         """A fresh NP for tasks like `spec`."""
         path_key, rest_key = jr.split(key)
+        image, spec = _image_features(spec, self.conv, key=jr.fold_in(key, 2))
         path = None
         if self.deterministic:
             path = MeanPath(_pair_encoder(spec, likelihood_for(spec), self.encoder, key=path_key))
-        return _with_latent_path(self, path, spec, key=rest_key)
+        return _with_latent_path(self, path, spec, image, key=rest_key)
 
 
 @dataclass(frozen=True)
@@ -97,16 +107,26 @@ class ANPConfig:
     which makes the loss minus the ELBO of an example."""
     kl_mean: bool = False
     """Average the KL over the coordinates of z instead of summing it."""
+    conv: Conv = field(default_factory=Conv)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "NeuralProcess":
         """A fresh ANP for tasks like `spec`."""
         pair_key, embed_key, attention_key, rest_key = jr.split(key, 4)
+        image, spec = _image_features(spec, self.conv, key=jr.fold_in(key, 4))
         path = AttentionPath(
             _pair_encoder(spec, likelihood_for(spec), self.encoder, key=pair_key),
             MLP((spec.x_size, *self.keys), init="glorot", key=embed_key),
             MultiHeadAttention(self.keys[-1], self.encoder[-1], num_heads=self.num_heads, key=attention_key),
         )
-        return _with_latent_path(self, path, spec, key=rest_key)
+        return _with_latent_path(self, path, spec, image, key=rest_key)
+
+
+def _image_features(spec: TaskSpec, conv: Conv, *, key: PRNGKeyArray) -> tuple[ConvBody | None, TaskSpec]:
+    """Blocks that make features of images, and what tasks look like behind them; other inputs stay as they are."""
+    if not reads_images(spec):
+        return None, spec
+    features = math.prod(feature_shape(spec.x_shape, conv))
+    return ConvBody(spec.x_shape, conv, key=key), replace(spec, x_shape=(features,))
 
 
 def _pair_encoder(spec: TaskSpec, likelihood: AbstractLikelihood, widths: tuple[int, ...], *, key: PRNGKeyArray) -> MLP:
@@ -114,7 +134,12 @@ def _pair_encoder(spec: TaskSpec, likelihood: AbstractLikelihood, widths: tuple[
 
 
 def _with_latent_path(
-    settings: NPConfig | ANPConfig, path: "MeanPath | AttentionPath | None", spec: TaskSpec, *, key: PRNGKeyArray
+    settings: NPConfig | ANPConfig,
+    path: "MeanPath | AttentionPath | None",
+    spec: TaskSpec,
+    image: ConvBody | None,
+    *,
+    key: PRNGKeyArray,
 ) -> "NeuralProcess":
     """The learner with `path` beside a fresh latent path, and a decoder that reads both."""
     latent_key, decoder_key = jr.split(key)
@@ -123,7 +148,7 @@ def _with_latent_path(
     latent = TaskEncoder(pair_size, settings.encoder, settings.z_size, std_form="sigmoid", key=latent_key)
     r_size = 0 if path is None else settings.encoder[-1]
     sizes = (r_size + settings.z_size + spec.x_size, *settings.decoder, likelihood.raw_size)
-    return NeuralProcess(latent, path, MLP(sizes, key=decoder_key), likelihood, settings)
+    return NeuralProcess(latent, path, MLP(sizes, key=decoder_key), likelihood, settings, image)
 
 
 class Shared(eqx.Module):
@@ -131,9 +156,10 @@ class Shared(eqx.Module):
 
     r: Float[Array, " r"]
 
-    def __call__(self, x: Float[Array, "n dx"]) -> Float[Array, "n r"]:
-        """r for each input."""
-        return jnp.broadcast_to(self.r, (x.shape[0], *self.r.shape))
+    def __call__(self, x: Float[Array, "n dx"]) -> Float[Array, " r"]:
+        """r, whatever the inputs."""
+        del x
+        return self.r
 
 
 class Attended(eqx.Module):
@@ -179,13 +205,23 @@ class Decoding(eqx.Module):
     decoder: MLP
     memory: Shared | Attended | None
     z: Float[Array, " z"] | None
+    image: ConvBody | None
 
-    def __call__(self, x: Float[Array, "n *dx"]) -> Float[Array, "n o"]:
+    def __call__(self, x: Float[Array, "n *dx"], *, weight: Float[Array, " n"] | None = None) -> Float[Array, "n o"]:
         """Raw outputs of the decoder at [r, z, x]."""
-        x = x.reshape(x.shape[0], -1)
+        x = x.reshape(x.shape[0], -1) if self.image is None else self.image(x, weight)
         r = [] if self.memory is None else [self.memory(x)]
-        z = [] if self.z is None else [jnp.broadcast_to(self.z, (x.shape[0], *self.z.shape))]
-        return self.decoder(jnp.concatenate([*r, *z, x], axis=1))
+        z = [] if self.z is None else [self.z]
+        return self.decoder.joined([*r, *z, x])
+
+    def settle(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> "Decoding":
+        """The same, with what the convolutions remember of a support set."""
+        return self if self.image is None else replace(self, image=self.image.settle(x, weight))
+
+
+def _seen(examples: Examples, image: ConvBody | None) -> Examples:
+    """The examples with features in the place of images."""
+    return Examples(features_of(examples, image), examples.y, examples.weight)
 
 
 class CNP(AbstractMetaLearner):
@@ -195,11 +231,12 @@ class CNP(AbstractMetaLearner):
     decoder: MLP
     likelihood: AbstractLikelihood
     settings: CNPConfig = eqx.field(static=True)
+    image: ConvBody | None = None
 
     def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """The query loss of the decoder that has seen the support."""
         del key
-        return self.likelihood.mean_objective(self._condition(task.support)(task.query.x), task.query), {}
+        return self.likelihood.mean_objective(outputs(self._condition(task.support), task.query), task.query), {}
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """The conditioned decoder."""
@@ -207,7 +244,8 @@ class CNP(AbstractMetaLearner):
         return stack_one(NetPredictor(self._condition(support), self.likelihood))
 
     def _condition(self, support: Examples) -> Decoding:
-        return Decoding(self.decoder, self.deterministic(support, self.likelihood), None)
+        memory = self.deterministic(_seen(support, self.image), self.likelihood)
+        return settle(Decoding(self.decoder, memory, None, self.image), support)
 
 
 class NeuralProcess(AbstractMetaLearner):
@@ -218,12 +256,13 @@ class NeuralProcess(AbstractMetaLearner):
     decoder: MLP
     likelihood: AbstractLikelihood
     settings: NPConfig | ANPConfig = eqx.field(static=True)
+    image: ConvBody | None = None
 
     def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Minus the ELBO, with z from q(z | support, query); its KL is to p(z | support), made by the same encoder."""
         p_z, q_z = self.task_distribution(task.support), self.task_distribution(task.support + task.query)
-        net = self._condition(q_z, self._remember(task.support), key=key)
-        fit = self.likelihood.mean_objective(net(task.query.x), task.query)
+        net = settle(self._condition(q_z, self._remember(task.support), key=key), task.support)
+        fit = self.likelihood.mean_objective(outputs(net, task.query), task.query)
         each = q_z.kl(p_z)
         kl = each.mean() if self.settings.kl_mean else each.sum()
         return fit + kl_weight(self.settings.kl_weight, task.query) * kl, {"fit": fit, "kl": kl}
@@ -233,16 +272,18 @@ class NeuralProcess(AbstractMetaLearner):
         p_z, memory = self.task_distribution(support), self._remember(support)
 
         def adapt_one(key: PRNGKeyArray) -> NetPredictor:
-            return NetPredictor(self._condition(p_z, memory, key=key), self.likelihood)
+            return NetPredictor(settle(self._condition(p_z, memory, key=key), support), self.likelihood)
 
         return sample_predictors(adapt_one, num_samples=num_samples, key=key)
 
     def task_distribution(self, examples: Examples) -> DiagonalNormal:
         """The distribution of z that a set of examples speaks for."""
-        return self.latent(pairs(examples, self.likelihood), examples.weight)
+        return self.latent(pairs(examples, self.likelihood, self.image), examples.weight)
 
     def _remember(self, support: Examples) -> Shared | Attended | None:
-        return None if self.deterministic is None else self.deterministic(support, self.likelihood)
+        if self.deterministic is None:
+            return None
+        return self.deterministic(_seen(support, self.image), self.likelihood)
 
     def _condition(self, d_z: DiagonalNormal, memory: Shared | Attended | None, *, key: PRNGKeyArray) -> Decoding:
-        return Decoding(self.decoder, memory, d_z.sample(key=key))
+        return Decoding(self.decoder, memory, d_z.sample(key=key), self.image)

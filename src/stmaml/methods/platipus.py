@@ -17,8 +17,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.inner import InnerLoop
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, sample_predictors
-from stmaml.nets.learner import Learner
+from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, outputs, sample_predictors, settle
+from stmaml.nets.backbone import BaseLearner, base_learner
+from stmaml.nets.conv import Conv
 from stmaml.nets.set_encoder import DiagonalNormal
 from stmaml.tasks import Examples, Task, TaskSpec
 
@@ -28,7 +29,7 @@ class Config:
     """Settings of PLATIPUS."""
 
     hidden: tuple[int, ...] = (40, 40)
-    """Widths of the network's hidden layers."""
+    """Widths of the network's hidden layers; images are read by convolutions instead."""
     start_log_std: float = -4.0
     """Where the log standard deviations of p and q start, for every weight."""
     start_gamma: float = 0.01
@@ -38,11 +39,12 @@ class Config:
     kl_weight: float = 0.01
     """Weight of KL(q || p), which is a sum over all weights."""
     inner: InnerLoop = field(default_factory=InnerLoop)
+    conv: Conv = field(default_factory=Conv)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "PLATIPUS":
         """A fresh PLATIPUS for tasks like `spec`."""
         likelihood = likelihood_for(spec)
-        mu_theta = Learner(spec.x_size, self.hidden, likelihood.raw_size, key=key)
+        mu_theta = base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=key)
         num_weights = ravel_pytree(mu_theta)[0].size
         return PLATIPUS(
             mu_theta,
@@ -58,7 +60,7 @@ class Config:
 class PLATIPUS(AbstractMetaLearner):
     """MAML from a random initialisation theta, whose distribution follows from the task's data by gradient steps."""
 
-    mu_theta: Learner
+    mu_theta: BaseLearner
     log_sigma_theta: Float[Array, " w"]
     log_v_q: Float[Array, " w"]
     gamma_p: Float[Array, ""]
@@ -70,7 +72,7 @@ class PLATIPUS(AbstractMetaLearner):
         """The query loss of weights fine-tuned from a draw of q(theta | query), plus KL(q || p)."""
         q_theta, p_theta = self._posterior(task.query), self._prior(task.support)
         phi = self._fine_tune(q_theta, task.support, key=key)
-        fit = self.likelihood.mean_objective(phi(task.query.x), task.query)
+        fit = self.likelihood.mean_objective(outputs(phi, task.query), task.query)
         kl = q_theta.kl(p_theta).sum()
         return fit + self.settings.kl_weight * kl, {"fit": fit, "kl": kl}
 
@@ -95,13 +97,13 @@ class PLATIPUS(AbstractMetaLearner):
         steps = dataclasses.replace(self.settings.inner, inner_steps=self.settings.mean_steps)
         return ravel_pytree(steps(self._loss_on(examples), self.mu_theta, lr=gamma))[0]
 
-    def _fine_tune(self, d_theta: DiagonalNormal, support: Examples, *, key: PRNGKeyArray) -> Learner:
+    def _fine_tune(self, d_theta: DiagonalNormal, support: Examples, *, key: PRNGKeyArray) -> BaseLearner:
         """phi: a draw of theta after the inner loop."""
         unravel = ravel_pytree(self.mu_theta)[1]
-        return self.settings.inner(self._loss_on(support), unravel(d_theta.sample(key=key)))
+        return settle(self.settings.inner(self._loss_on(support), unravel(d_theta.sample(key=key))), support)
 
-    def _loss_on(self, examples: Examples) -> Callable[[Learner], Float[Array, ""]]:
-        def inner_loss(theta: Learner) -> Float[Array, ""]:
-            return self.likelihood.mean_inner_objective(theta(examples.x), examples)
+    def _loss_on(self, examples: Examples) -> Callable[[BaseLearner], Float[Array, ""]]:
+        def inner_loss(theta: BaseLearner) -> Float[Array, ""]:
+            return self.likelihood.mean_inner_objective(outputs(theta, examples), examples)
 
         return inner_loss

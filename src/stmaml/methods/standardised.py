@@ -46,7 +46,13 @@ class ScaledPredictor(AbstractPredictor):
 
     def __call__(self, x: Float[Array, "n *dx"]) -> AbstractOutcome:
         """The outcome in original units."""
-        outcome = self.predictor(_scale_inputs(x, self.scaling))
+        return self._unscale(self.predictor(_scale_inputs(x, self.scaling)))
+
+    def padded(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> AbstractOutcome:
+        """The same for a padded set."""
+        return self._unscale(self.predictor.padded(_scale_inputs(x, self.scaling), weight))
+
+    def _unscale(self, outcome: AbstractOutcome) -> AbstractOutcome:
         if not isinstance(outcome, NormalOutcome):
             return outcome
         std = jnp.broadcast_to(jnp.array(self.scaling.y_std), outcome.loc.shape)

@@ -7,7 +7,8 @@ Departures: sigma is read as a standard deviation with floor 0.1, as in the rele
 eq. 15 is a mean over the query set, and the KL is divided by its size accordingly; the inner gradient is clamped.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import equinox as eqx
@@ -19,14 +20,29 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop, bound
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, kl_weight, pairs, sample_predictors
+from stmaml.methods.base import (
+    AbstractMetaLearner,
+    Metrics,
+    NetPredictor,
+    class_means,
+    kl_weight,
+    outputs,
+    pairs,
+    sample_predictors,
+    settle,
+)
+from stmaml.nets.backbone import BaseLearner, base_learner, reads_images
+from stmaml.nets.conv import Conv, ConvBody, ConvLearner, feature_shape
+from stmaml.nets.cross import Lookup, Memory
 from stmaml.nets.layers import MLP
-from stmaml.nets.learner import Learner
 from stmaml.nets.set_encoder import DiagonalNormal, StdForm, TaskEncoder
 from stmaml.tasks import Examples, Task, TaskSpec, weighted_mean
 
 Adapted = Literal["knowledge", "codes", "mean"]
 GateForm = Literal["affine", "relu-affine", "mlp", "set-mlp"]
+Reads = Literal["pairs", "prototypes"]
+ENCODER_CHANNELS, ENCODER_BLOCKS = 6, 2  # the paper's task encoder for images
+PROTO_SCALE = 0.03  # squared distances add up hundreds of features: this brings logits to a few units
 
 
 @dataclass(frozen=True)
@@ -34,13 +50,16 @@ class Config:
     """Settings of ST-MAML."""
 
     hidden: tuple[int, ...] = (40, 40)
-    """Widths of the base learner's hidden layers."""
+    """Widths of the base learner's hidden layers; images are read by convolutions instead."""
     encoder: tuple[int, ...] = (80, 80)
     """Widths of the pair encoder; the last one is the size of r."""
     attention: int = 0
     """Layers of self-attention over the encoded pairs, beyond the paper: 0 is its plain mean."""
+    cross_attention: int = 0
+    """Layers in which each input looks at the support, beyond the paper; what it finds there, as many numbers as r has,
+    joins the base learner's inputs. 0 is none."""
     num_heads: int = 8
-    """Heads of that attention."""
+    """Heads of either attention."""
     z_hidden: tuple[int, ...] = (80,)
     """Widths of the ReLU layers between r and the mean and spread of z."""
     z_size: int = 20
@@ -48,7 +67,7 @@ class Config:
     h_size: int = 20
     """Numbers in the augmented feature h."""
     h_layer: int = 0
-    """Layer whose inputs h joins: 0 is the raw input, 1 the first hidden layer."""
+    """Layer whose inputs h joins: 0 is the raw input, 1 the first hidden layer. On images, always the last layer."""
     stochastic: bool = True
     """Off: the deterministic form, z is a function of the support set and there is no KL."""
     augment: bool = True
@@ -80,17 +99,34 @@ class Config:
     """Average the KL over the coordinates of z instead of summing it."""
     head_bias: bool = True
     """Whether the base learner's last layer has a bias."""
+    reads: Reads = "pairs"
+    """What the task encoder reads of images: each with its label, as in the paper, or the mean of each class under the
+    base learner's features, which is beyond it."""
+    proto_head: bool = False
+    """Beyond the paper: on images, start the last layer from the class means of the support's features."""
     inner: InnerLoop = field(default_factory=InnerLoop)
+    conv: Conv = field(default_factory=Conv)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "STMAML":
         """A fresh ST-MAML for tasks like `spec`."""
         self._check(spec)
         theta_key, phi_key, w_key, beta_key = jr.split(key, 4)
         likelihood = likelihood_for(spec)
-        pair_size = spec.x_size + likelihood.code_size
-        theta = Learner(
-            spec.x_size,
+        image, pair_size = self._reader(spec, likelihood, key=jr.fold_in(key, 5))
+        cross = None
+        if self.cross_attention:
+            cross = Lookup(
+                spec.x_size,
+                pair_size,
+                self.encoder[-1],
+                layers=self.cross_attention,
+                num_heads=self.num_heads,
+                key=jr.fold_in(key, 4),
+            )
+        theta = base_learner(
+            spec if cross is None else replace(spec, x_shape=(spec.x_size + self.encoder[-1],)),
             self.hidden,
+            self.conv,
             likelihood.raw_size,
             h_size=self.h_size if self.augment else 0,
             h_layer=self.h_layer,
@@ -112,9 +148,32 @@ class Config:
         gate_hidden = self.gate_hidden if self.gate in ("mlp", "set-mlp") else ()
         w = MLP((gate_in, *gate_hidden, theta.head.weight.shape[0]), init="glorot", key=w_key)
         beta = MLP((self.z_size, self.h_size), init="glorot", key=beta_key)
-        return STMAML(theta, phi, w if self.tailor else None, beta if self.augment else None, likelihood, self)
+        return STMAML(
+            theta,
+            phi,
+            w if self.tailor else None,
+            beta if self.augment else None,
+            likelihood,
+            self,
+            cross,
+            image,
+            jnp.log(jnp.array(PROTO_SCALE)) if self.proto_head else None,
+        )
+
+    def _reader(
+        self, spec: TaskSpec, likelihood: AbstractLikelihood, *, key: PRNGKeyArray
+    ) -> tuple[ConvBody | None, int]:
+        """The task encoder's own blocks for images, and how many numbers there are in a row that it reads."""
+        if not reads_images(spec):
+            return None, spec.x_size + likelihood.code_size
+        if self.reads == "prototypes":
+            return None, math.prod(feature_shape(spec.x_shape, self.conv))
+        small = replace(self.conv, channels=ENCODER_CHANNELS, conv_blocks=ENCODER_BLOCKS)
+        features = math.prod(feature_shape(spec.x_shape, small))
+        return ConvBody(spec.x_shape, small, key=key), features + likelihood.code_size
 
     def _check(self, spec: TaskSpec) -> None:
+        self._check_images(spec)
         if self.prior_draws is None:
             return
         if self.prior_draws < 1:
@@ -126,16 +185,34 @@ class Config:
                 "--prior-draws weighs predictors by their likelihood: choose --noise-model learned, predicted or fixed."
             )
 
+    def _check_images(self, spec: TaskSpec) -> None:
+        if (self.proto_head or self.reads == "prototypes") and not (reads_images(spec) and spec.target == "class"):
+            raise SettingError(
+                "--proto-head and --reads prototypes need images with class labels; leave them out for other tasks."
+            )
+        if self.proto_head and self.adapted != "knowledge":
+            raise SettingError(f"--proto-head needs --adapted knowledge, since it starts gated; got {self.adapted}.")
+        if self.reads == "prototypes" and self.gate == "set-mlp":
+            raise SettingError("a set-mlp gate reads labelled examples; choose another --gate for --reads prototypes.")
+        if self.cross_attention and reads_images(spec):
+            raise SettingError("--cross-attention looks up vectors, not images; leave it out for images.")
+
 
 class Knowledge(eqx.Module):
     """Theta_T = [theta_T, h_T]: what a task is solved with (eq. 13, biggoal)."""
 
-    theta: Learner
+    theta: BaseLearner
     h: Float[Array, " h"] | None
+    memory: Memory | None = None
+    """The support for inputs to look at, under `cross_attention`."""
 
-    def __call__(self, x: Float[Array, "n *dx"]) -> Float[Array, "n r"]:
+    def __call__(self, x: Float[Array, "n *dx"], *, weight: Float[Array, " n"] | None = None) -> Float[Array, "n r"]:
         """Raw outputs of the base learner on the augmented inputs."""
-        return self.theta(x, self.h)
+        return self.theta(_look_up(x, self.memory), self.h, weight=weight)
+
+    def settle(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> "Knowledge":
+        """The same, with what the base learner remembers of a support set."""
+        return replace(self, theta=self.theta.settle(x, weight))
 
 
 class Codes(eqx.Module):
@@ -148,12 +225,16 @@ class Codes(eqx.Module):
 class STMAML(AbstractMetaLearner):
     """MAML whose initialisation and inputs are revised by a stochastic task variable z."""
 
-    theta: Learner
+    theta: BaseLearner
     phi: TaskEncoder
     w: MLP | None
     beta: MLP | None
     likelihood: AbstractLikelihood
     settings: Config = eqx.field(static=True)
+    cross: Lookup | None = None
+    image: ConvBody | None = None
+    """The part of phi that reads images."""
+    log_proto_scale: Float[Array, ""] | None = None
 
     def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Minus the ELBO (eq. 15, LIB), with z from the posterior q(z | support, query)."""
@@ -162,7 +243,7 @@ class STMAML(AbstractMetaLearner):
         p_z = self._encode(task.support)
         q_z = self._encode(task.support + task.query) if self.settings.stochastic else p_z  # eq. 10 (postz)
         knowledge, q_z = self._fine_tune(q_z, task.support, key=key)
-        fit = self.likelihood.mean_objective(knowledge(task.query.x), task.query)
+        fit = self.likelihood.mean_objective(outputs(knowledge, task.query), task.query)
         if not self.settings.stochastic:
             return fit, {}
         each = q_z.kl(p_z)
@@ -172,7 +253,7 @@ class STMAML(AbstractMetaLearner):
     def _mixture_loss(self, task: Task, draws: int, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
         """Minus the log-density, for one example, of the query set as a whole under a mixture of predictors."""
         predictors = self.adapt(task.support, num_samples=draws, key=key)
-        outcomes = jax.vmap(lambda predictor: predictor(task.query.x))(predictors)
+        outcomes = jax.vmap(lambda predictor: predictor.padded(task.query.x, task.query.weight))(predictors)
         log_prob = jax.vmap(lambda outcome: outcome.log_prob(task.query.y))(outcomes)
         each = log_prob @ task.query.weight  # of the set as a whole, under each predictor
         count = jnp.maximum(task.query.weight.sum(), 1.0)
@@ -193,7 +274,15 @@ class STMAML(AbstractMetaLearner):
         return self._encode(support)
 
     def _encode(self, examples: Examples) -> DiagonalNormal:
-        return self.phi(pairs(examples, self.likelihood), examples.weight)
+        if self.settings.reads == "prototypes":
+            return self.phi(*self._prototypes(examples))
+        return self.phi(pairs(examples, self.likelihood, self.image), examples.weight)
+
+    def _prototypes(self, examples: Examples) -> tuple[Float[Array, "k f"], Float[Array, " k"]]:
+        """The mean of each class under the base learner's features, and which classes there are."""
+        assert isinstance(self.theta, ConvLearner)
+        features = self.theta.body(examples.x, examples.weight)
+        return class_means(features, self.likelihood.encode(examples.y), examples.weight)
 
     def _fine_tune(
         self, d_z: DiagonalNormal, support: Examples, *, key: PRNGKeyArray
@@ -204,18 +293,19 @@ class STMAML(AbstractMetaLearner):
         rates = (self.settings.inner.inner_lr, rate)
         clamps = (bound(self.settings.inner.inner_clamp), bound(self.settings.code_clamp))
         start = self._start(d_z, eps[0], support)
+        memory = None if self.cross is None else self.cross(pairs(support, self.likelihood), support.weight)
+        inputs = _look_up(support.x, memory)  # once: the inner loop does not move what is found
 
         def knowledge(params: tuple, eps: Float[Array, " z"]) -> Knowledge:
             return self._knowledge(params, d_z, eps, support)
 
         def inner_loss(params: tuple, eps: Float[Array, " z"]) -> Float[Array, ""]:
-            return self.likelihood.mean_inner_objective(
-                knowledge(params, eps)(support.x), support
-            )  # eq. 16 (inner_loss)
+            raw = knowledge(params, eps)(inputs, weight=support.weight)
+            return self.likelihood.mean_inner_objective(raw, support)  # eq. 16 (inner_loss)
 
         end = self.settings.inner(inner_loss, start, lr=rates, clamp=clamps, per_step=eps[:-1])
         moved = DiagonalNormal(end[1], d_z.sigma) if self.settings.adapted == "mean" else d_z
-        return knowledge(end, eps[-1]), moved
+        return settle(replace(knowledge(end, eps[-1]), memory=memory), support), moved
 
     def _noise(self, d_z: DiagonalNormal, *, key: PRNGKeyArray) -> Float[Array, "k z"]:
         """The standard normal noise of z: a row for each inner step and one for the prediction."""
@@ -231,7 +321,7 @@ class STMAML(AbstractMetaLearner):
         codes = self._codes(d_z.mu + d_z.sigma * eps, support)
         if self.settings.adapted == "codes":
             return self.theta, codes
-        return self._tailor(codes.c), codes.h
+        return self._tailor(codes.c, support), codes.h
 
     def _knowledge(self, params: tuple, d_z: DiagonalNormal, eps: Float[Array, " z"], support: Examples) -> Knowledge:
         """The base learner that the inner loop's current parameters stand for."""
@@ -249,17 +339,45 @@ class STMAML(AbstractMetaLearner):
 
     def _gate_logits(self, w: MLP, z: Float[Array, " z"], support: Examples) -> Float[Array, " c"]:
         if self.settings.gate == "set-mlp":
-            xy = pairs(support, self.likelihood)
+            xy = pairs(support, self.likelihood, self.image)
             xyz = jnp.concatenate([xy, jnp.broadcast_to(z, (xy.shape[0], z.shape[0]))], axis=1)
             return weighted_mean(w(xyz), support.weight)
         return jax.nn.relu(w(z)) if self.settings.gate == "relu-affine" else w(z)
 
-    def _tailor(self, c: Float[Array, " c"] | None) -> Learner:
+    def _tailor(self, c: Float[Array, " c"] | None, support: Examples) -> BaseLearner:
         """theta^0 = [theta_b, sigmoid(c) * theta_c] (eq. 11, trans1)."""
-        return _gate(self.theta, c)
+        if self.log_proto_scale is None:
+            return _gate(self.theta, c)
+        means, _ = self._prototypes(support)
+        return _with_prototypes(self.theta, c, means, jnp.exp(self.log_proto_scale))
 
 
-def _gate(theta: Learner, c: Float[Array, " c"] | None) -> Learner:
+def _look_up(x: Float[Array, "n *dx"], memory: Memory | None) -> Float[Array, "n *d"]:
+    """The inputs, each with what it finds in the support."""
+    return x if memory is None else jnp.concatenate([x.reshape(x.shape[0], -1), memory(x)], axis=1)
+
+
+def _with_prototypes(
+    theta: BaseLearner, c: Float[Array, " c"] | None, means: Float[Array, "k f"], scale: Float[Array, ""]
+) -> BaseLearner:
+    """theta gated, its last layer moved so that a class's logit gains -scale |x - mean|^2 under the gate's metric.
+
+    The squared length of x is the same for all classes and left out.
+    """
+    metric = scale * (jnp.ones(means.shape[1]) if c is None else jax.nn.sigmoid(c)[: means.shape[1]])
+    weighted = means * jnp.broadcast_to(metric, means.shape)
+    rows = jnp.pad(2 * weighted.T, ((0, theta.head.weight.shape[0] - means.shape[1]), (0, 0)))  # h is no part of x
+    gated = _gate(theta, c)
+    shift = -(means * weighted).sum(1)
+    return eqx.tree_at(
+        lambda t: (t.head.weight, t.head.bias),
+        gated,
+        (gated.head.weight + rows, shift if gated.head.bias is None else gated.head.bias + shift),
+        is_leaf=lambda leaf: leaf is None,
+    )
+
+
+def _gate(theta: BaseLearner, c: Float[Array, " c"] | None) -> BaseLearner:
     """theta with the rows of its last weight matrix gated; the bias is not."""
     if c is None:
         return theta

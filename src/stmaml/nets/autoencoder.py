@@ -18,7 +18,7 @@ UNROLL = 5  # sequences up to this length, such as class prototypes, run without
 class SampleEmbedding(eqx.Module):
     """Each example as a vector, by one linear layer on [x, y] or on x alone.
 
-    This is the piece to replace where x needs a network of its own; any callable of the same arguments will do.
+    Images have `ImageEmbedding` in its place.
     """
 
     linear: Linear

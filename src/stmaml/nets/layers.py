@@ -1,5 +1,7 @@
 """Linear layers and stacks of them, over whole sets."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Literal
 
 import equinox as eqx
@@ -52,3 +54,21 @@ class MLP(eqx.Module):
         for layer in self.layers[:-1]:
             x = jax.nn.relu(layer(x))
         return self.layers[-1](x)
+
+    def joined(self, parts: Sequence[Float[Array, "... _"]]) -> Float[Array, "n o"]:
+        """The same at the parts side by side, of which those without rows are the same for every row.
+
+        They are never copied into one array. That saves work, and it is right: where a part is repeated for every row
+        and then multiplied, XLA's GPU compiler of JAX 0.11 gets every second set of a large batch wrong.
+        """
+        first, *rest = self.layers
+        ends = itertools.accumulate(part.shape[-1] for part in parts)
+        each = [part @ first.weight[end - part.shape[-1] : end] for part, end in zip(parts, ends, strict=True)]
+        rows = sum((out for out in each if out.ndim > 1), start=jnp.zeros((), dtype=first.weight.dtype))
+        same = sum((out for out in each if out.ndim == 1), start=jnp.zeros(first.weight.shape[1]))
+        if first.bias is not None:
+            same = same + first.bias
+        x = rows + jnp.broadcast_to(same, rows.shape)
+        for layer in rest:
+            x = layer(jax.nn.relu(x))
+        return x

@@ -44,12 +44,24 @@ class Learner(eqx.Module):
         self.head = Linear(widths_in[-1], out_size, init=init, use_bias=head_bias, key=keys[-1])
         self.h_layer = h_layer
 
-    def __call__(self, x: Float[Array, "n *dx"], h: Float[Array, " h"] | None = None) -> Float[Array, "n o"]:
-        """Raw outputs for a set of inputs."""
+    def __call__(
+        self,
+        x: Float[Array, "n *dx"],
+        h: Float[Array, " h"] | None = None,
+        *,
+        weight: Float[Array, " n"] | None = None,
+    ) -> Float[Array, "n o"]:
+        """Raw outputs for a set of inputs. Each row is read on its own, so weights make no difference."""
+        del weight
         x = x.reshape(x.shape[0], -1)
         for i, layer in enumerate(self.body):
             x = jax.nn.relu(layer(self._augment(x, h, i)))
         return self.head(self._augment(x, h, len(self.body)))
+
+    def settle(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> "Learner":
+        """The same learner: it keeps no statistics of the support set it is to answer for."""
+        del x, weight
+        return self
 
     def _augment(self, x: Float[Array, "n i"], h: Float[Array, " h"] | None, layer: int) -> Float[Array, "n j"]:
         if h is None or layer != self.h_layer:

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stmaml.nets.learner import Learner
+from stmaml.nets.backbone import BaseLearner
+from stmaml.nets.conv import ConvLearner
 
 ModulationForm = Literal["film", "gate"]
 
@@ -50,18 +51,31 @@ def modulation_of(form: ModulationForm, tau: Float[Array, " t"]) -> Modulation:
 
 
 class ModulatedLearner(eqx.Module):
-    """The base learner with every hidden layer modulated; the head never is."""
+    """The base learner with every hidden layer, or the channels of every block, modulated; the head never is."""
 
-    plain: Learner
+    plain: BaseLearner
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
         """Features of each modulated block."""
-        return tuple(layer.weight.shape[1] for layer in self.plain.body)
+        layers = self.plain.body.blocks if isinstance(self.plain, ConvLearner) else self.plain.body
+        return tuple(layer.weight.shape[-1] for layer in layers)
 
-    def __call__(self, x: Float[Array, "n *dx"], tau: tuple[Modulation, ...]) -> Float[Array, "n o"]:
+    def __call__(
+        self, x: Float[Array, "n *dx"], tau: tuple[Modulation, ...], *, weight: Float[Array, " n"] | None = None
+    ) -> Float[Array, "n o"]:
         """Raw outputs for a set of inputs, under one modulation a block."""
+        if isinstance(self.plain, ConvLearner):
+            return self.plain(x, weight=weight, tau=tau)
         x = x.reshape(x.shape[0], -1)
         for layer, modulate in zip(self.plain.body, tau, strict=True):
             x = jax.nn.relu(modulate(layer(x)))
         return self.plain.head(x)
+
+    def settle(
+        self, x: Float[Array, "n *dx"], tau: tuple[Modulation, ...], weight: Float[Array, " n"]
+    ) -> "ModulatedLearner":
+        """The same, with what the base learner remembers of a support set under this modulation."""
+        if isinstance(self.plain, ConvLearner):
+            return ModulatedLearner(self.plain.settle(x, weight, tau))
+        return self
