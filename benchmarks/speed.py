@@ -1,10 +1,16 @@
 """How fast training is: MAML beside plain JAX and torch, and every method beside MAML.
 
-python benchmarks/speed.py [--workloads mlp methods] [--methods maml st-maml] [--seconds 3] [--repeats 5] [--json FILE]
+python benchmarks/speed.py [--workloads mlp methods conv completion] [--methods maml st-maml] [--size full|tiny]
+                           [--tasks 32] [--seconds 3] [--repeats 5] [--json FILE]
 
 Workload `mlp`: second-order MAML on a 2-40-40-1 network with biases, 25 tasks of 10 support and 30 query points, inner
 SGD, outer Adam, squared error. All contenders but the one that samples its own tasks start from the same weights and
 see the same batches, and their losses must agree. Workload `methods`: every method on regression2d with its recipe.
+
+Workload `conv`: second-order MAML with four blocks of 32 channels on 84x84 images, 5-way 5-shot, 15 queries a class, 5
+inner steps. Workload `completion`: ST-MAML as the paper has it on 28x28 images, 40 pixels observed and 784 asked, 3
+second-order steps. Both on random images and through the training loop's own compiled step; how far they are from what
+the device could do follows from the compiler's count of operations and bytes. `--size tiny` tries them out in seconds.
 
 Contenders take turns (A B C A B C ...), so that a neighbour on the machine slows all alike; a ratio is the median over
 the rounds of the ratio within a round. Torch is timed, on one thread, if it is installed.
@@ -34,11 +40,13 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from stmaml.benchmarks import regression2d
+from stmaml.benchmarks import completion, regression2d
 from stmaml.benchmarks.base import TaskSource
 from stmaml.inner import InnerLoop
+from stmaml.memory import usual_chunk
 from stmaml.methods import METHODS, maml
 from stmaml.methods.base import AbstractMetaLearner
+from stmaml.nets.conv import Conv
 from stmaml.recipes import build_learner, presets, recipe
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 from stmaml.training import TrainConfig, _run_steps, initial_state
@@ -52,6 +60,9 @@ CHUNK = 64
 COMPARED_STEP = 20
 """Losses are compared before the first step and after this many."""
 REFERENCE = f"plain JAX, {CHUNK} steps a call"
+
+LIMITS = {"NVIDIA H200": {"bfloat16": 989e12, "float32": 494e12, "bytes": 4.8e12}}
+"""Dense operations and bytes a second by device; float32 products are TF32's there, XLA's default."""
 
 Weights = list[tuple[Any, Any]]
 Sets = tuple[Any, Any, Any, Any]
@@ -372,6 +383,225 @@ def run_methods(names: list[str], *, seconds: float, repeats: int) -> list[Row]:
     return measure(contenders, "maml", seconds=seconds, repeats=repeats)
 
 
+# Images: workloads that are large enough to ask how far they are from the device's limit
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one step of a workload asks of the device, and what part of its limits that is."""
+
+    operations: float
+    """Floating-point operations of a step, as written, before the compiler changes them."""
+    moved: float
+    """Bytes that the compiled step reads and writes."""
+    memory: float
+    """Bytes it holds at once, arguments with it."""
+    precision: str
+
+    def at(self, steps_per_s: float) -> dict[str, float]:
+        """Rates at this speed, with their share of the device's limits where those are known."""
+        limits = LIMITS.get(jax.devices()[0].device_kind, {})
+        rates = {"tflop_per_s": self.operations * steps_per_s / 1e12, "tb_per_s": self.moved * steps_per_s / 1e12}
+        if limits:
+            rates["operations_share"] = self.operations * steps_per_s / limits[self.precision]
+            rates["bytes_share"] = self.moved * steps_per_s / limits["bytes"]
+        return rates
+
+
+@dataclass
+class ImageContender:
+    """A contender with what a step asks of the device; unknown for other libraries."""
+
+    contender: Contender
+    share: Share | None = None
+
+
+def image_contender(
+    name: str, learner: AbstractMetaLearner, source: TaskSource, config: TrainConfig, *, steps: int, precision: str
+) -> ImageContender:
+    """The training loop's compiled call of `steps` steps."""
+    state, key, chunks = initial_state(learner, config), jr.key(1), itertools.count(step=steps)
+    share = count_share(state, source, config, precision)
+
+    def advance() -> np.ndarray:
+        nonlocal state
+        state, (losses, _, _) = _run_steps(state, source, key, next(chunks) + jnp.arange(steps), config)
+        return np.asarray(losses)
+
+    contender = Contender(name, advance, comparable=False, parameters=count_parameters(learner))
+    return ImageContender(contender, share)
+
+
+def count_share(state: Any, source: TaskSource, config: TrainConfig, precision: str) -> Share:
+    """Counted on a program of one step: the compiler counts the body of a loop once, however often it runs."""
+    lowered = _run_steps.lower(state, source, jr.key(1), jnp.arange(1), config)
+    compiled = lowered.compile().compiled
+    cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
+    parts = config.tasks_per_batch // (config.task_chunk or config.tasks_per_batch)
+    looped = parts if parts > 1 else 1
+    return Share(
+        operations=lowered.lowered.cost_analysis().get("flops", 0.0) * looped,
+        moved=cost.get("bytes accessed", 0.0) * looped,
+        memory=memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes,
+        precision=precision,
+    )
+
+
+@dataclass(frozen=True)
+class ConvSize:
+    """The sizes of the `conv` workload."""
+
+    image: int = 84
+    channels: int = 32
+    blocks: int = 4
+    ways: int = 5
+    shots: int = 5
+    queries: int = 15
+    inner_steps: int = 5
+    album: int = 500
+
+
+CONV_SIZES = {
+    "full": ConvSize(),
+    "tiny": ConvSize(image=8, channels=4, blocks=2, ways=2, shots=1, queries=2, inner_steps=1, album=20),
+}
+
+
+class Pictures(eqx.Module):
+    """Tasks of random images that lie on the device as bytes; the label of an image is a matter of its place."""
+
+    album: jax.Array
+    size: ConvSize = eqx.field(static=True)
+
+    @staticmethod
+    def of(size: ConvSize, *, key: jax.Array) -> "Pictures":
+        shape = (size.album, size.image, size.image, 3)
+        return Pictures(jr.randint(key, shape, 0, 256).astype(jnp.uint8), size)
+
+    @property
+    def spec(self) -> TaskSpec:
+        return TaskSpec(self.album.shape[1:], self.size.ways, target="class")
+
+    def sample(self, num_tasks: int, *, key: jax.Array) -> TaskBatch:
+        size = self.size
+        support, query = size.ways * size.shots, size.ways * size.queries
+        chosen = jr.randint(key, (num_tasks, support + query), 0, size.album)
+        x, y = self.album[chosen].astype(float) / 255, jnp.tile(jnp.arange(support + query) % size.ways, (num_tasks, 1))
+        return TaskBatch.of(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
+
+
+def run_conv(size: ConvSize, tasks: int, *, seconds: float, repeats: int) -> list[dict[str, Any]]:
+    """MAML on images in both precisions, inner steps kept or recomputed, tasks at once as is usual on the device."""
+    source = Pictures.of(size, key=jr.key(0))
+    chunk = usual_chunk(tasks, source.spec)
+    config = TrainConfig(tasks_per_batch=tasks, task_chunk=chunk)
+    contenders = []
+    for precision in ("float32",) if jax.default_backend() == "cpu" else ("bfloat16", "float32"):
+        for remat in (False, True):
+            inner = InnerLoop(inner_lr=INNER_LR, inner_steps=size.inner_steps, inner_clamp=None, remat=remat)
+            conv = Conv(channels=size.channels, conv_blocks=size.blocks, precision=precision)
+            learner = maml.Config(conv=conv, inner=inner).build(source.spec, key=jr.key(0))
+            name = f"stmaml, {precision}{', inner steps recomputed' if remat else ''}"
+            contenders.append(image_contender(name, learner, source, config, steps=1, precision=precision))
+            if remat and contenders[-1].share:  # a loop over inner steps, whose body is counted once: as without it
+                contenders[-1].share = replace(
+                    contenders[-2].share, memory=contenders[-1].share.memory, moved=float("nan")
+                )
+    if importlib.util.find_spec("torch"):
+        contenders.append(ImageContender(torch_conv(size, tasks)))
+    return measure_images(contenders, tasks, seconds=seconds, repeats=repeats)
+
+
+def measure_images(
+    contenders: list[ImageContender], tasks: int, *, seconds: float, repeats: int
+) -> list[dict[str, Any]]:
+    """Tasks a second of each in turns, compile time, memory, and the share of the device's limits."""
+    for each in contenders:
+        start = time.perf_counter()
+        losses = each.contender.advance()
+        each.contender.first_call_s = time.perf_counter() - start
+        each.contender.steps_per_call = len(losses)
+        each.contender.compile_s = each.contender.first_call_s
+        if not np.isfinite(losses).all():
+            raise FloatingPointError(f"the loss of '{each.contender.name}' is not finite")
+    rows = measure(
+        [each.contender for each in contenders], contenders[0].contender.name, seconds=seconds, repeats=repeats
+    )
+    return [_image_row(row, each.share, tasks) for row, each in zip(rows, contenders, strict=True)]
+
+
+def _image_row(row: Row, share: Share | None, tasks: int) -> dict[str, Any]:
+    found = {
+        "name": row.name,
+        "tasks_per_s": row.steps_per_s * tasks,
+        "slowest": row.slowest * tasks,
+        "fastest": row.fastest * tasks,
+        "s_per_step": 1 / row.steps_per_s,
+        "first_call_s": row.compile_s,
+        "parameters": row.parameters,
+    }
+    return found if share is None else {**found, "memory_gb": share.memory / 1e9, **share.at(row.steps_per_s)}
+
+
+def torch_conv(size: ConvSize, tasks: int) -> Contender:
+    """The same network and inner loop in plain torch, one task after the other, gradients summed."""
+    import torch
+    from torch.nn import functional
+
+    device = "cuda" if jax.default_backend() != "cpu" and torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    channels = [3, *[size.channels] * size.blocks]
+    features = size.channels * (size.image >> size.blocks) ** 2
+    weights = []
+    for i, o in itertools.pairwise(channels):
+        weights += [(2 / (9 * i)) ** 0.5 * torch.randn(o, i, 3, 3), torch.ones(o), torch.zeros(o)]
+    weights += [torch.randn(size.ways, features) / features**0.5, torch.zeros(size.ways)]
+    weights = [weight.to(device).requires_grad_() for weight in weights]
+    support, query = size.ways * size.shots, size.ways * size.queries
+    x = torch.rand(tasks, support + query, 3, size.image, size.image, device=device)
+    y = torch.arange(support + query, device=device) % size.ways
+    optimizer = torch.optim.Adam(weights, lr=OUTER_LR)
+
+    def loss_of(weights: list, x: Any, y: Any) -> Any:
+        for b in range(size.blocks):
+            weight, scale, shift = weights[3 * b : 3 * b + 3]
+            x = functional.batch_norm(functional.conv2d(x, weight, padding=1), None, None, scale, shift, training=True)
+            x = functional.max_pool2d(functional.relu(x), 2)
+        return functional.cross_entropy(functional.linear(x.flatten(1), *weights[-2:]), y)
+
+    def advance() -> np.ndarray:
+        optimizer.zero_grad()
+        total = 0.0
+        for task in x:
+            tuned = weights
+            for _ in range(size.inner_steps):
+                grads = torch.autograd.grad(loss_of(tuned, task[:support], y[:support]), tuned, create_graph=True)
+                tuned = [w - INNER_LR * g for w, g in zip(tuned, grads, strict=True)]
+            loss = loss_of(tuned, task[support:], y[support:]) / tasks
+            loss.backward()
+            total += loss.item()
+        optimizer.step()
+        return np.array([total])
+
+    return Contender("torch, loop over tasks", advance, comparable=False)
+
+
+def run_completion(tiny: bool, tasks: int | None, *, seconds: float, repeats: int) -> list[dict[str, Any]]:
+    """ST-MAML with the paper's recipe on random images, tasks drawn in the step as in training."""
+    experiment = recipe("completion", "st-maml")
+    tasks = tasks or (2 if tiny else experiment.training.tasks_per_batch)
+    side, count = (4, 10) if tiny else (28, 20_000)
+    pixels = jr.randint(jr.key(0), (3 * count, side * side), 0, 256).astype(jnp.uint8)
+    settings = completion.Config(shots=5) if tiny else experiment.task
+    source = completion.Completion(completion.Album(pixels, (count,) * 3, (side, side)), settings, training=True)
+    learner = experiment.learner.build(source.spec, key=jr.key(0))
+    config = replace(experiment.training, tasks_per_batch=tasks)
+    contender = image_contender(
+        "st-maml, paper", learner, source, config, steps=2 if tiny else CHUNK, precision="float32"
+    )
+    return measure_images([contender], tasks, seconds=seconds, repeats=repeats)
+
+
 # The report
 
 
@@ -414,10 +644,30 @@ def methods_table(rows: list[Row]) -> Table:
     return table
 
 
+def images_table(title: str, rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=title)
+    columns = ("", "tasks/s", "slowest-fastest", "first call s", "memory GB", "TFLOP/s", "of limit", "TB/s", "of limit")
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left")
+    for row in rows:
+        figures = [
+            row.get(name) for name in ("memory_gb", "tflop_per_s", "operations_share", "tb_per_s", "bytes_share")
+        ]
+        spread = f"{row['slowest']:.4g}-{row['fastest']:.4g}"
+        cells = ["-" if value is None or value != value else f"{value:.3g}" for value in figures]
+        table.add_row(row["name"], f"{row['tasks_per_s']:.4g}", spread, f"{row['first_call_s']:.1f}", *cells)
+    return table
+
+
+WORKLOADS = ("mlp", "methods", "conv", "completion")
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Training speed of stmaml, beside plain JAX and torch.")
-    parser.add_argument("--workloads", nargs="+", choices=["mlp", "methods"], default=["mlp", "methods"])
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=["mlp", "methods"])
     parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), default=sorted(METHODS))
+    parser.add_argument("--size", choices=sorted(CONV_SIZES), default="full", help="of the image workloads")
+    parser.add_argument("--tasks", type=int, help="in a step of an image workload")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one turn of one contender")
     parser.add_argument("--repeats", type=int, default=5, help="rounds")
     parser.add_argument("--json", type=Path, help="file for the figures")
@@ -438,6 +688,13 @@ def main() -> None:
         rows = run_methods(arguments.methods, **timing)
         report["methods"] = [asdict(row) for row in rows]
         console.print(methods_table(rows))
+    if "conv" in arguments.workloads:
+        tasks = arguments.tasks or (4 if jax.default_backend() == "cpu" else 32)
+        report["conv"] = run_conv(CONV_SIZES[arguments.size], tasks, **timing)
+        console.print(images_table(f"MAML on images, {tasks} tasks, {arguments.size} size", report["conv"]))
+    if "completion" in arguments.workloads:
+        report["completion"] = run_completion(arguments.size == "tiny", arguments.tasks, **timing)
+        console.print(images_table(f"Image completion, {arguments.size} size", report["completion"]))
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
 

@@ -1,7 +1,8 @@
 """The one training loop: chunks of steps in one compiled scan, with tasks sampled inside it."""
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -13,13 +14,17 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from stmaml.benchmarks.base import TaskSet, TaskSource, check_batch
+from stmaml.data.progress import tell
 from stmaml.errors import SettingError
 from stmaml.evaluation import evaluate
+from stmaml.memory import budget_for, choose, is_image, largest_divisor, parse_size, recomputing, usual_chunk
 from stmaml.methods.base import AbstractMetaLearner
-from stmaml.tasks import TaskBatch
+from stmaml.tasks import Task, TaskBatch
 
 MAX_ROLLBACKS = 8
 MAX_BYTES_AHEAD = 2**26
+MAX_BYTES_DRAWN = 2**29
+"""Batches made on the host that wait for one compiled call."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,12 @@ class TrainConfig:
     """Steps in one compiled call; validations and checkpoints fall on its multiples."""
     on_divergence: Literal["stop", "rollback"] = "stop"
     """When a loss is not finite: stop, or go back to the last checkpoint and halve the step size."""
+    task_chunk: int | None = None
+    """Tasks whose gradients are taken at once, the others waiting their turn: less memory, the same result but for
+    rounding. If not given: all, or one image task on a CPU, where that is faster."""
+    memory: str | None = None
+    """Memory that a step may take, such as 8GB, or auto for what is free: takes tasks in turns and recomputes inner
+    steps as far as needed. If not given: auto for images, else not looked at."""
 
     def __post_init__(self):
         for name in (
@@ -68,6 +79,13 @@ class TrainConfig:
         for name in ("outer_lr", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise SettingError(f"--{name.replace('_', '-')} must be above 0; got {getattr(self, name)}.")
+        chunk = self.task_chunk
+        if chunk is not None and (chunk < 1 or self.tasks_per_batch % chunk):
+            raise SettingError(
+                f"--task-chunk must divide --tasks-per-batch, which is {self.tasks_per_batch}; got {chunk}."
+            )
+        if self.memory is not None:
+            parse_size(self.memory)
 
 
 class State(eqx.Module):
@@ -172,10 +190,48 @@ class _Loop:
     config: TrainConfig
     keys: list[PRNGKeyArray]
     observer: Observer
+    task_bytes: int = 0
+    """Size of one task, once a batch has been seen."""
 
     def run(self, step: int, states: list[State], should_stop: Callable[[], bool]) -> list[AbstractMetaLearner]:
+        """Trains to the end of `config.steps`; the learners come back with the settings they came with."""
+        given = [state.learner for state in states]
+        batch = self.source.sample(min(self.config.tasks_per_batch, 64), key=self.keys[0])
+        check_batch(batch, self.source.spec)
+        self.task_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(batch)) // batch.family.shape[0]
+        if step < self.config.steps:
+            states = self._plan(step, states)
+        best = self._run(step, states, should_stop)
+        return [_with_arrays_of(new, old) for new, old in zip(best, given, strict=True)]
+
+    def _plan(self, step: int, states: list[State]) -> list[State]:
+        """Settles how a step is computed, within memory; gives the states with learners that compute it so."""
+        config, image = self.config, is_image(self.source.spec)
+        most = config.task_chunk or usual_chunk(config.tasks_per_batch, self.source.spec)
+        self.config = replace(config, task_chunk=most)
+        if config.memory is None and not image:
+            return states
+        frugal = [_recomputing(state) for state in states]
+        count = self._steps_at_once(min(config.steps_per_call, config.steps - step))
+        source = self._source_of(step, count)
+
+        def measure(chunk: int, recompute: bool) -> int:
+            run, arguments = self._program(frugal if recompute else states, source, step, count)
+            return _bytes_needed(run, (*arguments, replace(config, task_chunk=chunk)))
+
+        plan = choose(
+            measure,
+            tasks=config.tasks_per_batch,
+            most_at_once=most,
+            budget=budget_for(config.memory or "auto"),
+            can_recompute=frugal[0] is not states[0],
+        )
+        tell(plan.sentence, 1, 1)
+        self.config = replace(config, task_chunk=plan.task_chunk)
+        return frugal if plan.recompute else states
+
+    def _run(self, step: int, states: list[State], should_stop: Callable[[], bool]) -> list[AbstractMetaLearner]:
         config = self.config
-        check_batch(self.source.sample(min(config.tasks_per_batch, 64), key=self.keys[0]), self.source.spec)
         best = [state.learner for state in states]
         saved = (step, states)
         rollbacks = 0
@@ -204,20 +260,43 @@ class _Loop:
 
     def _advance(self, states: list[State], step: int, count: int) -> tuple[list[State], dict[str, np.ndarray]]:
         """`count` more steps for every learner."""
-        on_device = isinstance(self.source, eqx.Module)
-        source = self.source if on_device else self._draw(step, count)
+        size, parts = self._steps_at_once(count), []
+        for first in range(step, step + count, size):
+            states, logs = self._call(states, first, size)
+            parts.append(logs)
+        return states, {name: np.concatenate([part[name] for part in parts], 1).mean(1) for name in parts[0]}
+
+    def _call(self, states: list[State], step: int, count: int) -> tuple[list[State], dict[str, np.ndarray]]:
+        """The steps of one compiled call, with the losses and metrics of each."""
+        run, arguments = self._program(states, self._source_of(step, count), step, count)
+        try:
+            after, (losses, logs, finite) = jax.block_until_ready(run(*arguments, self.config))
+        except jax.errors.JaxRuntimeError as error:
+            raise _explained(error, self.config) from error
+        if len(states) == 1:
+            states, finite = [after], np.asarray(finite)[None]
+            logs = {name: np.asarray(values)[None] for name, values in {"loss": losses, **logs}.items()}
+        else:
+            states, finite = unbundle(after, len(states)), np.asarray(finite)
+            logs = {name: np.asarray(values) for name, values in {"loss": losses, **logs}.items()}
+        _check_finite(logs["loss"], finite, step)
+        return states, logs
+
+    def _program(self, states: list[State], source: Any, step: int, count: int) -> tuple[Any, tuple[Any, ...]]:
+        """The compiled function that takes these steps, and its arguments but for the settings."""
         steps = step + jnp.arange(count)
         if len(states) == 1:
-            state, (losses, logs, finite) = _run_steps(states[0], source, self.keys[0], steps, self.config)
-            states, losses, finite = [state], np.asarray(losses)[None], np.asarray(finite)[None]
-            logs = {name: np.asarray(values)[None] for name, values in logs.items()}
-        else:
-            bundle, (losses, logs, finite) = _run_many(
-                _bundle(states), source, jnp.stack(self.keys), steps, self.config
-            )
-            states = unbundle(bundle, len(states))
-        _check_finite(np.asarray(losses), np.asarray(finite), step)
-        return states, {"loss": np.asarray(losses).mean(1), **{k: np.asarray(v).mean(1) for k, v in logs.items()}}
+            return _run_steps, (states[0], source, self.keys[0], steps)
+        return _run_many, (_bundle(states), source, jnp.stack(self.keys), steps)
+
+    def _source_of(self, step: int, count: int) -> Any:
+        return self.source if isinstance(self.source, eqx.Module) else self._draw(step, count)
+
+    def _steps_at_once(self, count: int) -> int:
+        """Steps in one compiled call: all, unless their batches come from the host and would fill much memory."""
+        if isinstance(self.source, eqx.Module):
+            return count
+        return largest_divisor(count, MAX_BYTES_DRAWN // max(1, self.task_bytes * self.config.tasks_per_batch))
 
     def _draw(self, step: int, count: int) -> TaskBatch:
         """Host-made batches for the coming steps, checked and stacked; the same ones for every learner."""
@@ -258,6 +337,39 @@ class _Loop:
         states[i] = eqx.tree_at(lambda s: s.rate, states[i], states[i].rate / 2)
         self.observer.rolled_back(error.step, step, i, float(states[i].rate))
         return step, [eqx.tree_at(lambda s: s.best, old, now.best) for old, now in zip(states, reached, strict=True)]
+
+
+def _recomputing(state: State) -> State:
+    """The state with inner steps recomputed in the backward pass, or itself where that changes nothing."""
+    learner = recomputing(state.learner)
+    return state if learner is None else replace(state, learner=learner)
+
+
+def _with_arrays_of(new: AbstractMetaLearner, old: AbstractMetaLearner) -> AbstractMetaLearner:
+    """`old` with its settings and the numbers of `new`."""
+    return jax.tree.unflatten(jax.tree.structure(old), jax.tree.leaves(new))
+
+
+def _bytes_needed(run: Any, arguments: tuple[Any, ...]) -> int:
+    """Memory that a compiled call takes. The program is kept: a later call with the same shapes compiles nothing."""
+    try:
+        stats = run.lower(*arguments).compile().compiled.memory_analysis()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" in str(error):  # the compiler tries kernels out
+            return sys.maxsize
+        raise
+    return stats.temp_size_in_bytes + stats.argument_size_in_bytes + stats.output_size_in_bytes
+
+
+def _explained(error: Exception, config: TrainConfig) -> Exception:
+    """The error as advice, if it is a lack of memory."""
+    if "RESOURCE_EXHAUSTED" not in str(error):
+        return error
+    chunk = config.task_chunk or config.tasks_per_batch
+    return SettingError(
+        f"the device ran out of memory with {chunk} tasks at once. Try --memory auto or a size below what is free, a "
+        "smaller --task-chunk, --remat, or --order first (an approximation)."
+    )
 
 
 def _as_loss(metric: str, scores: dict[str, float]) -> float:
@@ -351,13 +463,31 @@ def meta_step(
     """One step of Adam on the mean loss of a batch of tasks (Algorithm 1, line 12)."""
 
     @eqx.filter_value_and_grad(has_aux=True)
-    def mean_loss(learner: AbstractMetaLearner):
-        keys = jr.split(key, batch.family.shape[0])
-        losses, metrics = jax.vmap(lambda task, key: learner.loss(task, key=key))(batch.tasks, keys)
+    def mean_loss(learner: AbstractMetaLearner, tasks: Task, keys: Key[Array, " m"]):
+        losses, metrics = jax.vmap(lambda task, key: learner.loss(task, key=key))(tasks, keys)
         return losses.mean(), {name: values.mean() for name, values in metrics.items()}
 
-    (loss, metrics), grads = mean_loss(state.learner)
+    keys = jr.split(key, batch.family.shape[0])
+    (loss, metrics), grads = _in_turns(mean_loss, state.learner, batch.tasks, keys, config.task_chunk)
     updates, opt_state = _optimizer(config).update(grads, state.opt_state)
     updates = jax.tree.map(lambda update: state.rate * update, updates)
     learner = eqx.apply_updates(state.learner, updates)
     return State(learner, opt_state, state.rate, state.best), (loss, metrics)
+
+
+def _in_turns(
+    mean_of: Callable[..., Any], learner: AbstractMetaLearner, tasks: Task, keys: Key[Array, " m"], chunk: int | None
+) -> Any:
+    """The mean that `mean_of` takes over tasks, computed `chunk` of them at a time."""
+    count = keys.shape[0]
+    if chunk is None or chunk >= count:
+        return mean_of(learner, tasks, keys)
+    parts = jax.tree.map(lambda leaf: leaf.reshape(count // chunk, chunk, *leaf.shape[1:]), (tasks, keys))
+    like = eqx.filter_eval_shape(mean_of, learner, *jax.tree.map(lambda leaf: leaf[0], parts))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+
+    def add(total: PyTree, part: tuple[Task, Key[Array, " c"]]) -> tuple[PyTree, None]:
+        return jax.tree.map(jnp.add, total, mean_of(learner, *part)), None
+
+    total, _ = jax.lax.scan(add, zeros, parts)
+    return jax.tree.map(lambda leaf: leaf * (chunk / count), total)

@@ -15,6 +15,7 @@ from stmaml.cli import fail, nearest
 from stmaml.cli.progress import TrainingBar
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.cli.telling import open_benchmark
+from stmaml.data.progress import Listener, listening
 from stmaml.errors import SettingError
 from stmaml.experiments import create_runs, load_experiment, train_runs
 from stmaml.methods import METHODS
@@ -150,6 +151,7 @@ def _train(runs: list[Run], *, tensorboard: bool) -> None:
         bar = TrainingBar(console, experiment.training, where)
         with stop_requests(stop), bar, contextlib.ExitStack() as closing:
             events = _event_files(runs, closing) if tensorboard else ()
+            closing.enter_context(listening(saying(console)))
             train_runs(runs, observers=(bar, *events), should_stop=stop.requested)
     except Interrupted as error:
         console.print(f"stopped at step {error.step}, state saved. Go on with: stmaml train --resume {folder}")
@@ -163,6 +165,19 @@ def _train(runs: list[Run], *, tensorboard: bool) -> None:
             code=3,
         )
     console.print(f"trained. Next: stmaml evaluate {folder}")
+
+
+def saying(console: Console) -> Listener:
+    """A line for each new thing told while a bar of its own shows the training, such as the memory it takes."""
+    said: set[str] = set()
+
+    def say(what: str, done: int, total: int) -> None:
+        del done, total
+        if what not in said:
+            console.print(what, markup=False, highlight=False)
+        said.add(what)
+
+    return say
 
 
 def _event_files(runs: list[Run], closing: contextlib.ExitStack) -> tuple[Observer, ...]:
