@@ -605,7 +605,7 @@ def test_clean_targets_are_scored_where_known(fitted, test):
     tasks = frozen(test[:3])
     clean = jnp.asarray(tasks.batch.tasks.query.y) + 1
     scores = score_baseline(
-        fitted["ridge"], replace(tasks, batch=TaskBatch(tasks.batch.tasks, jnp.zeros(3, dtype=int), clean))
+        fitted["ridge"], replace(tasks, stored=TaskBatch(tasks.batch.tasks, jnp.zeros(3, dtype=int), clean))
     )
     assert "mse_clean" in scores.values
     assert np.abs(scores.values["mse_clean"] - scores.values["mse"]).min() > 1e-3

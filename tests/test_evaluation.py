@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stmaml import evaluation
 from stmaml.benchmarks.base import TaskSet, freeze
 from stmaml.benchmarks.regression2d import Config, Curves
 from stmaml.evaluation import Scores, among, evaluate, trace
@@ -14,7 +15,7 @@ from stmaml.methods import stmaml
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, predict, stack_one
 from stmaml.methods.standardised import Standardised
 from stmaml.metrics import score_task
-from stmaml.prediction import NormalOutcome
+from stmaml.prediction import CategoricalOutcome, NormalOutcome
 from stmaml.tasks import Examples, Scaling, Task, TaskBatch
 
 SOURCE = Curves(Config(shots=4, query_size=5))
@@ -168,3 +169,63 @@ def test_inputs_among_the_support_are_found(key):
     x = jax.random.normal(key, (4, 2))
     support = Examples(jnp.stack([x[2], x[0], x[3]]), jnp.zeros((3, 1)), jnp.array([1.0, 1.0, 0.0]))
     np.testing.assert_array_equal(among(x, support), [1.0, 0.0, 1.0, 0.0])
+
+
+class Confident(AbstractPredictor):
+    """Sure of class 0, as sure as it was told."""
+
+    logit: jax.Array
+
+    def __call__(self, x):
+        return CategoricalOutcome(jnp.stack([jnp.full(x.shape[0], self.logit), jnp.zeros(x.shape[0])], axis=1))
+
+
+class Guesser(AbstractMetaLearner):
+    """Believes in class 0 in three cases of four, or in as many as the sample's number says."""
+
+    draws: bool = eqx.field(static=True, default=False)
+
+    def loss(self, task, *, key):
+        raise NotImplementedError
+
+    def adapt(self, support, *, num_samples, key):
+        del support, key
+        logits = jnp.log(jnp.full(num_samples if self.draws else 1, 3.0))
+        return Confident(logits)
+
+
+def class_tasks(y: np.ndarray) -> TaskSet:
+    """Tasks of two classes with the given query targets, in turn of two families."""
+    m, n = y.shape
+    batch = TaskBatch.of(np.zeros((m, 2, 1)), np.zeros((m, 2), int), np.zeros((m, n, 1)), y)
+    batch = eqx.tree_at(lambda b: b.family, batch, jnp.arange(m) % 2)
+    return TaskSet("classes", jax.tree.map(np.asarray, batch), "none")
+
+
+def test_the_calibration_error_is_of_all_tasks_and_of_each_family_together(key):
+    """Confidence is 3/4. In the first family all are right, in the second half: two errors of 1/4, which cancel out."""
+    y = np.array([[0, 0, 0, 0], [0, 0, 1, 1]] * 3)
+    scores = evaluate(Guesser(), class_tasks(y), num_samples=1, key=key)
+    assert list(scores.summary()) == ["accuracy", "nll", "ece"]
+    np.testing.assert_allclose(scores.summary()["accuracy"]["mean"], 0.75, rtol=1e-6)
+    np.testing.assert_allclose(scores.summary()["ece"]["mean"], 0.0, atol=1e-6)
+    families = scores.family_summary(("sure", "unsure"))
+    np.testing.assert_allclose([families[f]["ece"]["mean"] for f in ("sure", "unsure")], [0.25, 0.25], rtol=1e-5)
+    np.testing.assert_allclose(families["sure"]["ece"]["ci95"], 0, atol=1e-6)
+
+
+def test_tasks_of_real_targets_have_no_calibration_error(tasks, key):
+    scores = evaluate(SMALL.build(SOURCE.spec, key=key), tasks, num_samples=1, key=key)
+    assert scores.gaps is None
+    assert "ece" not in scores.summary()
+
+
+@pytest.mark.parametrize(("draws", "room", "sizes"), [(False, 3, 3), (False, 100, 6), (True, 3, 1), (True, 8, 2)])
+def test_as_many_tasks_are_scored_at_once_as_memory_bears(draws, room, sizes, key, monkeypatch):
+    """Each task counts once for every predictor: four where they are drawn, one where the method has but one."""
+    tasks = class_tasks(np.zeros((6, 4), int))
+    monkeypatch.setitem(evaluation.MAX_BYTES, "cpu", room * tasks.task_bytes)
+    done: list[int] = []
+    evaluate(Guesser(draws), tasks, num_samples=4, key=key, on_progress=done.append)
+    assert done[0] == sizes
+    assert done[-1] == 6

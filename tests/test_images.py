@@ -57,6 +57,12 @@ def test_observed_pixels_keep_their_grey_and_others_are_blue():
     assert not blue[3, 1]
 
 
+def test_waves_beside_the_coordinates_do_not_move_the_observed_pixels():
+    plain = trace(0.2)
+    waved = {**plain, "support_x": np.concatenate([plain["support_x"], np.full((2, 5), -0.7)], axis=1)}
+    np.testing.assert_array_equal(observed_image(waved), observed_image(plain))
+
+
 def test_the_grid_shows_original_observed_four_samples_and_mean_for_each_number_of_pixels(figures):
     traces = {
         "b-pixels8": trace(0.1),

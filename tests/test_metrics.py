@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import accuracy_score, log_loss
 
-from stmaml.metrics import paired_difference, score_task, summarise, summarise_seeds
+from stmaml.metrics import (
+    calibration_error,
+    calibration_gaps,
+    paired_difference,
+    score_task,
+    summarise,
+    summarise_seeds,
+)
 from stmaml.prediction import BernoulliOutcome, CategoricalOutcome, NormalOutcome, Prediction
 
 score = jax.jit(score_task)
@@ -105,6 +112,49 @@ def test_class_scores_agree_with_scikit_learn(key):
     probability /= probability.sum(1, keepdims=True)
     np.testing.assert_allclose(scores["accuracy"], accuracy_score(y, probability.argmax(1)), rtol=1e-5)
     np.testing.assert_allclose(scores["nll"], log_loss(y, probability, labels=range(4)), rtol=1e-4)
+
+
+def calibration_by_hand(confidence: np.ndarray, right: np.ndarray) -> float:
+    """The definition: in each bin the distance of mean confidence and accuracy, weighted by the bin's share."""
+    total = 0.0
+    for b in range(15):
+        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
+        if inside.any():
+            total += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
+    return total
+
+
+def test_the_calibration_error_of_many_tasks_is_that_of_all_their_predictions(key):
+    logits, y = 2 * jr.normal(key, (30, 20, 5)), jr.randint(jr.fold_in(key, 1), (30, 20), 0, 5)
+    p = jax.nn.softmax(logits)
+    gaps = np.asarray(jax.vmap(calibration_gaps)(p, y, jnp.ones((30, 20))))
+    flat = np.asarray(p).reshape(-1, 5)
+    want = calibration_by_hand(flat.max(1), flat.argmax(1) == np.asarray(y).reshape(-1))
+    found = calibration_error(gaps)
+    np.testing.assert_allclose(found["mean"], want, rtol=1e-5)
+    assert want > 0.2
+    assert 0 < found["ci95"] < 0.1
+    assert np.abs(gaps).sum(1).mean() > want + 0.02  # tasks one by one have errors that cancel out among them
+
+
+def test_calibration_looks_at_rows_that_count_and_knows_both_directions():
+    p = jnp.array([[0.8, 0.2], [0.8, 0.2], [0.1, 0.9], [1.0, 0.0]])
+    y = jnp.array([0, 1, 1, 1])
+    gaps = np.asarray(calibration_gaps(p, y, jnp.array([1.0, 1.0, 1.0, 0.0])))
+    want = np.zeros(15)
+    want[11] = (0.8 + 0.8 - 1) / 3  # too sure: 12 fifteenths is the upper end of a bin and belongs to it
+    want[13] = (0.9 - 1) / 3  # not sure enough
+    np.testing.assert_allclose(gaps, want, atol=1e-6)
+    np.testing.assert_allclose(calibration_error(gaps[None])["mean"], (0.6 + 0.1) / 3, rtol=1e-5)
+
+
+def test_the_interval_of_the_calibration_error_covers_it(key):
+    """Confidence 0.7 of two classes, right in six of ten: the error is 0.1."""
+    p = jnp.broadcast_to(jnp.array([0.7, 0.3]), (10, 2))
+    y = (jr.uniform(key, (100 * 60, 10)) > 0.6).astype(int)
+    gaps = np.asarray(jax.vmap(lambda y: calibration_gaps(p, y, jnp.ones(10)))(y)).reshape(100, 60, 15)
+    found = [calibration_error(each) for each in gaps]
+    assert 88 <= sum(abs(one["mean"] - 0.1) <= one["ci95"] for one in found) <= 100
 
 
 def test_soft_targets_are_scored_by_cross_entropy(key):

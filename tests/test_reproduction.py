@@ -60,6 +60,13 @@ def test_in_the_full_budget_the_best_preset_keeps_its_own_pace():
     assert steps["st-maml-best"] == reproduction.recipe("regression2d", "st-maml", "best").training.steps
 
 
+def test_smaller_budgets_leave_best_presets_out_unless_named():
+    budget = BUDGETS["regression2d"]["cpu"]
+    assert "st-maml-best" not in {cell.name for cell in cells("regression2d", budget, task={})}
+    (named,) = method_rows("regression2d", budget, only=("st-maml-best",))
+    assert named.experiment.training.steps == budget.steps
+
+
 def test_an_unknown_row_is_named_with_those_there_are():
     with pytest.raises(SettingError, match="no row 'mamml'; choose among: anp"):
         cells("regression2d", TINY, task={}, only=("mamml",))
@@ -67,14 +74,14 @@ def test_an_unknown_row_is_named_with_those_there_are():
 
 def test_a_table_is_filled_once_and_written_beside_the_papers(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(reproduction.BUDGETS["regression2d"], "smoke", TINY)
-    command = ("regression2d", "--rows", "np", "cnp", "--samples", "1", "--out", tmp_path)
+    command = ("regression2d", "--rows", "cnp", "--samples", "1", "--out", tmp_path)
     run(monkeypatch, *command)
     report = (tmp_path / "report" / "report.md").read_text()
-    for words in ("| np", "| cnp", "Bayes limit", "parameters", "training"):
+    for words in ("| cnp", "Bayes limit", "parameters", "training"):
         assert words in report
-    trained = {name: (tmp_path / name / "learner.npz").stat().st_mtime_ns for name in ("np", "cnp")}
+    trained = (tmp_path / "cnp" / "learner.npz").stat().st_mtime_ns
     run(monkeypatch, *command)
-    assert trained == {name: (tmp_path / name / "learner.npz").stat().st_mtime_ns for name in ("np", "cnp")}
+    assert trained == (tmp_path / "cnp" / "learner.npz").stat().st_mtime_ns
     assert "wrote" in capsys.readouterr().out
 
 

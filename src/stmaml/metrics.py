@@ -3,12 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
 from stmaml.prediction import BernoulliOutcome, CategoricalOutcome, Prediction
 from stmaml.tasks import weighted_mean
 
 Summary = dict[str, float]
+CALIBRATION_BINS = 15
 
 
 def score_task(
@@ -52,6 +53,30 @@ def _real_scores(
 def _class_scores(prediction: Prediction, y: Shaped[Array, " n"]) -> dict[str, Float[Array, " n"]]:
     right = prediction.mean.argmax(-1) == y
     return {"accuracy": right.astype(float), "nll": -prediction.log_prob(y)}
+
+
+def calibration_gaps(
+    probabilities: Float[Array, "n c"], y: Int[Array, " n"], weight: Float[Array, " n"]
+) -> Float[Array, " bins"]:
+    """By how much confidence exceeds accuracy in each of the bins of confidence, as shares of one task's examples.
+
+    Bins are of equal width and closed above (Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks",
+    2017). `calibration_error` makes one number of many tasks' gaps.
+    """
+    confidence = probabilities.max(-1)
+    surplus = confidence - (probabilities.argmax(-1) == y)
+    bins = jnp.clip(jnp.ceil(confidence * CALIBRATION_BINS) - 1, 0, CALIBRATION_BINS - 1)
+    members = (bins[:, None] == jnp.arange(CALIBRATION_BINS)[None]).astype(surplus.dtype)
+    return weighted_mean(members * surplus[:, None], weight)
+
+
+def calibration_error(gaps: Float[np.ndarray, "m bins"]) -> Summary:
+    """The expected calibration error of all tasks together, each counting the same, with its 95 % interval.
+
+    The error is the sum over bins of the distance between mean confidence and accuracy. With the sign of each bin's
+    mean gap held, it is the mean over tasks of one number each, whose spread gives the interval.
+    """
+    return summarise(gaps @ np.sign(gaps.mean(0)))
 
 
 def _binary_scores(

@@ -48,8 +48,16 @@ class Budget:
     """Tasks in a meta-step; those of the recipe if not given."""
     steps_per_call: int = 100
     """A GPU waits less if it is asked less often."""
+    samples: int = 20
+    """Predictors sampled for each test task, unless a command says otherwise."""
+    val_tasks: int | None = None
+    """Validation tasks; those of the recipe if not given."""
     own_pace: bool = False
-    """Whether a `best` preset trains as long as its recipe says, instead of as long as the other rows."""
+    """Whether the `best` presets are rows, each trained as long as its recipe says. They are many times larger, so
+    smaller budgets leave them out unless they are named, and then train them as long as the other rows."""
+    sweep: bool = False
+    """Whether ST-MAML and its `best` preset are also tested with fewer and with more examples, where a benchmark says
+    with how many."""
     boosting: BoostingConfig = field(default_factory=BoostingConfig)
     """Settings of the gradient boosting among the baselines."""
 
@@ -70,8 +78,18 @@ BUDGETS: dict[str, dict[BudgetName, Budget]] = {
     },
     "completion": {
         "smoke": Budget(steps=20, tasks_per_batch=3, seeds=1, tasks=30),
-        "cpu": Budget(steps=1_000, tasks_per_batch=12, seeds=1, tasks=300),
-        "paper": Budget(steps=None, seeds=3, tasks=3_000, steps_per_call=500, own_pace=True),
+        "cpu": Budget(steps=1_000, tasks_per_batch=12, seeds=1, tasks=300, sweep=True),
+        "paper": Budget(steps=None, seeds=3, tasks=3_000, steps_per_call=500, own_pace=True, sweep=True),
+    },
+    "celeba": {
+        "smoke": Budget(steps=2, tasks_per_batch=2, seeds=1, tasks=2, samples=4, val_tasks=4),
+        "cpu": Budget(steps=200, tasks_per_batch=4, seeds=1, tasks=100, samples=40, steps_per_call=20, val_tasks=20),
+        "paper": Budget(steps=None, seeds=1, tasks=1_000, samples=100, own_pace=True),
+    },
+    "plain-multi": {
+        "smoke": Budget(steps=2, tasks_per_batch=2, seeds=1, tasks=8, samples=2, val_tasks=4),
+        "cpu": Budget(steps=200, tasks_per_batch=4, seeds=1, tasks=400, samples=5, steps_per_call=20, val_tasks=40),
+        "paper": Budget(steps=3_200, seeds=1, tasks=4_000, steps_per_call=50, own_pace=True),
     },
 }
 ABLATIONS = {
@@ -79,6 +97,9 @@ ABLATIONS = {
     "st-maml-without-tailoring": {"tailor": False},
     "st-maml-deterministic": {"stochastic": False},
 }
+
+SWEPT = ("st-maml", "st-maml-best")
+"""Rows that are tested with several numbers of examples."""
 
 
 @dataclass(frozen=True)
@@ -117,14 +138,20 @@ def cells(
     rows = [*trained, *_baselines(benchmark, budget, task)]
     if unknown := sorted(set(only) - {cell.name for cell in rows}):
         raise SettingError(f"there is no row '{unknown[0]}'; choose among: {', '.join(cell.name for cell in rows)}.")
-    return [cell for cell in rows if not only or cell.name in only]
+    usual = {cell.name for cell in rows} - ({cell.name for cell in best} if not budget.own_pace else set())
+    return [cell for cell in rows if cell.name in (only or usual)]
 
 
 def _within(experiment: Any, budget: Budget, task: dict[str, Any], *, own_pace: bool = False) -> Experiment:
     """The experiment within the budget; in the full one, a `best` preset has its own number of steps and tasks."""
     if own_pace and budget.own_pace:
         budget = replace(budget, steps=None, tasks_per_batch=None)
-    wanted = {"steps": budget.steps, "tasks_per_batch": budget.tasks_per_batch, "steps_per_call": budget.steps_per_call}
+    wanted = {
+        "steps": budget.steps,
+        "tasks_per_batch": budget.tasks_per_batch,
+        "steps_per_call": budget.steps_per_call,
+        "val_tasks": budget.val_tasks,
+    }
     training = replace(experiment.training, **{name: value for name, value in wanted.items() if value is not None})
     return replace(experiment, training=training, task=replace(experiment.task, **task))
 
@@ -151,9 +178,13 @@ def run_cell(
     if not all(run.is_trained(cell.experiment.training.steps) for run in runs):
         train_runs(runs, observers=observers(), should_stop=should_stop)
     config = EvaluateConfig(tasks=budget.tasks, samples=samples)
-    for run in runs:
-        if not is_evaluated(run, config):
-            evaluate_run(run, config)
+    task: Any = cell.experiment.task
+    swept = budget.sweep and cell.name in SWEPT and hasattr(task, "sweep")
+    for shots in (None, *(task.sweep() if swept else ())):
+        varied = replace(config, shots=shots)
+        for run in runs:
+            if not is_evaluated(run, varied):
+                evaluate_run(run, varied)
     return runs
 
 

@@ -17,7 +17,7 @@ from stmaml.benchmarks.base import TaskSet, check_batch, freeze
 from stmaml.benchmarks.completion import SHOWCASE_PIXELS, Completion, Config, choose, entropy_floor, find_families
 from stmaml.data.progress import listening
 from stmaml.errors import SettingError, SourceError
-from stmaml.evaluation import evaluate
+from stmaml.evaluation import among, evaluate
 from stmaml.inner import InnerLoop
 from stmaml.methods import stmaml
 from stmaml.methods.base import AbstractMetaLearner, predict
@@ -208,6 +208,68 @@ def test_a_part_of_the_pixels_may_be_asked_in_training_alone(config, key):
     assert eqx.filter_eval_shape(draw, benchmark.test, 2, key).tasks.query.x.shape == (2, 20, 2)
 
 
+def test_waves_stand_beside_the_coordinates_of_the_same_tasks(config, key):
+    """Images of 5 x 4 pixels have three octaves: two coordinates, six sines, six cosines."""
+    plain, waved = config.build(), dataclasses.replace(config, inputs="waves").build()
+    assert waved.train.spec.x_shape == (14,)
+    assert waved.test_name == plain.test_name
+    for name in ("train", "test"):
+        one, other = (draw(getattr(benchmark, name), 3, key).tasks for benchmark in (plain, waved))
+        for part in ("support", "query"):
+            x, y = (np.asarray(values) for values in (getattr(one, part).x, getattr(one, part).y))
+            np.testing.assert_array_equal(getattr(other, part).y, y)
+            waves = np.asarray(getattr(other, part).x)
+            np.testing.assert_array_equal(waves[..., :2], x)
+            np.testing.assert_allclose(waves[..., 2:5], np.sin(np.pi * x[..., :1] * [1, 2, 4]), atol=1e-5)
+            np.testing.assert_allclose(waves[..., 11:], np.cos(np.pi * x[..., 1:] * [1, 2, 4]), atol=1e-5)
+
+
+def test_observed_pixels_are_known_among_all_by_their_waves(config, key):
+    """Unobserved pixels are scored apart: their inputs are compared number by number."""
+    tasks = freeze(dataclasses.replace(config, inputs="waves").build().test, 3, seed=2, name="t").batch.tasks
+    for i, seen in enumerate(observed(TaskBatch(tasks, jnp.zeros(3, dtype=int)))):
+        support = jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf)[i], tasks.support)
+        expected = np.isin(np.arange(20), seen)
+        np.testing.assert_array_equal(among(jnp.asarray(tasks.query.x)[i], support), expected)
+
+
+def test_training_images_are_moved_by_whole_pixels(config, key):
+    """Images count on from their first byte in steps of 7: each moved one is looked for among the 25 moves by hand."""
+    benchmark = dataclasses.replace(config, shift=2).build()
+    batch = draw(benchmark.train, 600, key)
+    still = draw(config.build().train, 600, key)
+    moves = [(down, right) for down in range(-2, 3) for right in range(-2, 3)]
+    rows, columns = np.arange(5), np.arange(4)
+    found = []
+    for image, first in zip(np.asarray(batch.tasks.query.y), firsts(still), strict=True):
+        original = grey(1, first=first)[0]
+        candidates = [
+            original[np.clip(rows - down, 0, 4)][:, np.clip(columns - right, 0, 3)].reshape(-1) for down, right in moves
+        ]
+        errors = [np.abs(image[:, 0] * 255 - candidate).max() for candidate in candidates]
+        assert min(errors) < 0.01
+        found.append(int(np.argmin(errors)))
+    counts = np.bincount(found, minlength=25)
+    assert np.abs(counts - 24).max() < 5 * np.sqrt(24), "every move equally often"
+    np.testing.assert_array_equal(batch.tasks.support.x, still.tasks.support.x)
+    seen = observed(batch)
+    np.testing.assert_allclose(
+        batch.tasks.support.y[:, :, 0], np.take_along_axis(np.asarray(batch.tasks.query.y)[..., 0], seen, axis=1)
+    )
+
+
+def test_test_images_are_never_moved(config, key):
+    moved, still = (dataclasses.replace(config, shift=shift).build() for shift in (2, 0))
+    for name in ("val", "test"):
+        one, other = (draw(getattr(benchmark, name), 9, key) for benchmark in (moved, still))
+        np.testing.assert_array_equal(one.tasks.query.y, other.tasks.query.y)
+
+
+def test_no_more_pixels_are_asked_than_there_are(config, key):
+    few, all_asked = (dataclasses.replace(config, query_size=size).build().train for size in (784, None))
+    np.testing.assert_array_equal(draw(few, 3, key).tasks.query.x, draw(all_asked, 3, key).tasks.query.x)
+
+
 def test_random_shots_lie_between_their_bounds_in_training_alone(config, key):
     benchmark = dataclasses.replace(config, min_shots=2).build()
     weight = np.asarray(draw(benchmark.train, 1000, key).tasks.support.weight)
@@ -357,6 +419,16 @@ def test_showcases_show_an_image_of_each_family_through_few_pixels_and_more(tmp_
     np.testing.assert_array_equal(many.support.y[:, 0], many.truth[index, 0])
 
 
+def test_showcases_are_told_as_the_method_was(tmp_path):
+    folder = str(write_digits(tmp_path, height=8, width=7))
+    plain, waved = (
+        Config(data=folder, shots=2, inputs=inputs).build().showcases() for inputs in ("coordinates", "waves")
+    )
+    assert waved[0].x.shape == (56, 2 + 4 * 3)
+    np.testing.assert_array_equal(waved[0].support.x[:8, :2], plain[0].support.x[:8])
+    np.testing.assert_array_equal(waved[0].support.y, plain[0].support.y)
+
+
 def test_images_smaller_than_the_showcases_show_all_their_pixels(config):
     weights = [float(showcase.support.weight.sum()) for showcase in config.build().showcases()]
     assert weights == [8, 20] * 3
@@ -372,6 +444,7 @@ def test_images_smaller_than_the_showcases_show_all_their_pixels(config):
         ({"query_size": 0}, "--query-size must be at least 1; got 0"),
         ({"min_shots": 41}, r"--min-shots must lie between 0 and --shots \(40\); got 41"),
         ({"min_shots": -1}, r"--min-shots must lie between 0 and --shots \(40\); got -1"),
+        ({"shift": -1}, "--shift must be at least 0; got -1"),
         ({"val_share": 0.0}, "--val-share must lie between 0 and 1; got 0.0"),
         ({"val_share": 1.0}, "--val-share must lie between 0 and 1; got 1.0"),
         ({"families": ("mnist", "mnist")}, "--families names one twice: mnist mnist"),
@@ -385,8 +458,11 @@ def test_settings_that_make_no_sense_are_refused(change, message):
 def test_more_observed_pixels_than_there_are_are_refused(config):
     with pytest.raises(SettingError, match="--shots must be at most 20, as the images have 5 x 4 pixels; got 21"):
         dataclasses.replace(config, shots=21).build()
-    with pytest.raises(SettingError, match="--query-size must be at most 20, as the images have 5 x 4 pixels; got 784"):
-        dataclasses.replace(config, query_size=784).build()
+
+
+def test_images_are_not_moved_out_of_themselves(config):
+    with pytest.raises(SettingError, match="--shift must be below 4, as the images have 5 x 4 pixels; got 4"):
+        dataclasses.replace(config, shift=4).build()
 
 
 def test_a_family_that_is_not_there_is_refused_with_those_that_are(config):

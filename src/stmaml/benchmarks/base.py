@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -10,10 +10,15 @@ import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, Shaped
 
 from stmaml.errors import SourceError
 from stmaml.tasks import Examples, Scaling, TaskBatch, TaskSpec
+
+CHECKED = 8
+"""Tasks in a short form that are looked at whole before the others are trusted."""
+SCALING_BYTES = 2**27
+"""Of tasks in a short form, those whose images are measured at once."""
 
 
 @runtime_checkable
@@ -77,6 +82,8 @@ class Showcase:
     truth: Float[Array, "n dy"]
     axis: Float[Array, " n"]
     """Where on the figure's horizontal axis each input stands."""
+    rules: tuple[str, ...] = ()
+    """The rules the support leaves open, where it leaves several: `x` then holds a set of one size for each."""
 
 
 class Pool(eqx.Module):
@@ -91,42 +98,87 @@ class Pool(eqx.Module):
         return jax.tree.map(lambda leaf: leaf[chosen], self.batch)
 
 
+@runtime_checkable
+class DrawingSource(TaskSource, Protocol):
+    """A source whose tasks have a short form, such as the places of their images: a thousand of them fit in memory."""
+
+    @property
+    def content_digest(self) -> str:
+        """Stands for whatever the short forms refer to."""
+        ...
+
+    def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Any:
+        """The short form of the tasks that `sample` gives: arrays with a leading axis of tasks, one named `family`."""
+        ...
+
+    def expand(self, drawn: Any) -> TaskBatch:
+        """The tasks themselves."""
+        ...
+
+
+def _as_stored(stored: TaskBatch) -> TaskBatch:
+    return stored
+
+
 @dataclass(frozen=True)
 class TaskSet:
     """A frozen, named set of tasks, so that two runs are scored on the same ones."""
 
     name: str
-    batch: TaskBatch
+    stored: Any
+    """The tasks, or their short form."""
     digest: str
-    """First 16 digits of the SHA-256 of all its numbers."""
+    """First 16 digits of the SHA-256 of all its numbers; of a short form also of what that refers to."""
+    expand: Callable[[Any], TaskBatch] = _as_stored
+    """Makes tasks of what is stored."""
+
+    @property
+    def batch(self) -> TaskBatch:
+        """All tasks at once: large, where they are stored in a short form."""
+        return self.expand(self.stored)
+
+    @property
+    def family(self) -> Int[np.ndarray, " m"]:
+        """The kind of each task."""
+        return np.asarray(self.stored.family)
 
     @property
     def num_tasks(self) -> int:
         """Tasks in the set."""
-        return self.batch.family.shape[0]
+        return self.stored.family.shape[0]
+
+    @property
+    def task_bytes(self) -> int:
+        """Bytes of one task."""
+        one = jax.eval_shape(self.expand, self._rows(np.zeros(1, dtype=int)))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
 
     def chunks(self, size: int) -> Iterator[TaskBatch]:
         """The tasks in order, `size` at a time; the last chunk repeats its final task to keep the shape."""
         for start in range(0, self.num_tasks, size):
-            rows = np.minimum(np.arange(start, start + size), self.num_tasks - 1)
-            yield jax.tree.map(lambda leaf, rows=rows: leaf[rows], self.batch)
+            yield self.expand(self._rows(np.minimum(np.arange(start, start + size), self.num_tasks - 1)))
+
+    def _rows(self, rows: Int[np.ndarray, " k"]) -> Any:
+        return jax.tree.map(lambda leaf: leaf[rows], self.stored)
 
 
 def freeze(source: TaskSource, num_tasks: int, *, seed: int, name: str) -> TaskSet:
-    """The first `num_tasks` tasks of `source` under `seed`.
+    """The first `num_tasks` tasks of `source` under `seed`, in their short form if they have one.
 
     Drawn in double precision on the CPU and rounded to single, so that the set, and its digest, are the same on any
     hardware.
     """
+    short = isinstance(source, DrawingSource)
+    draw = source.draw if short else source.sample
     with jax.default_device(jax.devices("cpu")[0]), jax.enable_x64(True):
-        sample = eqx.filter_jit(source.sample) if isinstance(source, eqx.Module) else source.sample
-        drawn = sample(num_tasks, key=jr.key(seed))
-        batch = jax.tree.map(_single, drawn) if isinstance(drawn, TaskBatch) else drawn
-    check_batch(batch, source.spec)
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(batch):
+        drawn = (eqx.filter_jit(draw) if isinstance(source, eqx.Module) else draw)(num_tasks, key=jr.key(seed))
+        stored = jax.tree.map(_single, drawn) if short or isinstance(drawn, TaskBatch) else drawn
+    frozen = TaskSet(f"{name}/seed-{seed}/tasks-{num_tasks}", stored, "", source.expand if short else _as_stored)
+    check_batch(next(frozen.chunks(min(num_tasks, CHECKED))) if short else stored, source.spec)
+    digest = hashlib.sha256(source.content_digest.encode() if short else b"")
+    for leaf in jax.tree.leaves(stored):
         digest.update(np.ascontiguousarray(leaf).tobytes())
-    return TaskSet(f"{name}/seed-{seed}/tasks-{num_tasks}", batch, digest.hexdigest()[:16])
+    return replace(frozen, digest=digest.hexdigest()[:16])
 
 
 def _single(leaf: jax.Array) -> np.ndarray:
@@ -177,7 +229,10 @@ def _dims(shape: tuple[int, ...]) -> str:
 
 def measure_scaling(source: TaskSource, *, num_tasks: int = 2000, seed: int = 0) -> Scaling:
     """Means and standard deviations of inputs and targets over tasks of `source`."""
-    examples = freeze(source, num_tasks, seed=seed, name="scaling").batch.tasks.query
+    frozen = freeze(source, num_tasks, seed=seed, name="scaling")
+    if isinstance(source, DrawingSource):  # a few hundred images tell as much
+        num_tasks = min(num_tasks, max(1, SCALING_BYTES // frozen.task_bytes))
+    examples = next(frozen.chunks(num_tasks)).tasks.query
     real = np.asarray(examples.weight) > 0
 
     def moments(values: Shaped[ArrayLike, "m n *d"]) -> tuple[tuple[float, ...], tuple[float, ...]]:

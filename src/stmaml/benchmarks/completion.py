@@ -1,12 +1,14 @@
 """Image completion: guess all pixels of an image from a few (the paper's MNIST, Fashion-MNIST and KMNIST, or any set).
 
 A task is one image. Inputs are pixel coordinates, targets grey values, both in 0..1; the query is the whole image.
+With `inputs` waves, sines and cosines of the coordinates stand beside them.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -22,9 +24,11 @@ from stmaml.data.idx import Part, holds_images, read_images
 from stmaml.data.progress import tell
 from stmaml.errors import SettingError, SourceError
 from stmaml.metrics import Summary, summarise
+from stmaml.nets.waves import octaves_for, waves
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec, pad
 
 PAPER_FAMILIES = ("mnist", "fashion-mnist", "kmnist")
+SWEEP = (4, 8, 20, 40, 100, 200)
 SHOWCASE_PIXELS = (8, 40)
 SHOWCASE_SEED = 13  # two of the eight pixels are bright in each of the paper's families
 FLOOR_METRICS = ("bce", "bce_unseen")
@@ -45,7 +49,12 @@ class Config:
     min_shots: int | None = None
     """Draw each training task's number of observed pixels between this and `shots`; always `shots` if not given."""
     query_size: int | None = None
-    """Pixels asked in training, drawn at random from the whole image; all if not given. Tests ask all."""
+    """Pixels asked in training, drawn at random from the whole image; all if not given or if there are no more. Tests
+    ask all."""
+    inputs: Literal["coordinates", "waves"] = "coordinates"
+    """Row and column of a pixel, or these with their sines and cosines down to waves of two to four pixels."""
+    shift: int = 0
+    """Move each training image by up to this many pixels up or down and left or right; its border fills the gap."""
     val_share: float = 0.05
     """Share of the training images kept for validation."""
     balanced: bool = True
@@ -58,6 +67,8 @@ class Config:
                 raise SettingError(f"--{name.replace('_', '-')} must be at least 1; got {value}.")
         if self.min_shots is not None and not 0 <= self.min_shots <= self.shots:
             raise SettingError(f"--min-shots must lie between 0 and --shots ({self.shots}); got {self.min_shots}.")
+        if self.shift < 0:
+            raise SettingError(f"--shift must be at least 0; got {self.shift}.")
         if not 0 < self.val_share < 1:
             raise SettingError(f"--val-share must lie between 0 and 1; got {self.val_share}.")
         if len(set(self.families)) < len(self.families):
@@ -67,21 +78,30 @@ class Config:
         """Training and validation tasks from the training images, test tasks from the test images."""
         albums = self._albums()
         height, width = albums.test.shape
-        for name in ("shots", "query_size"):
-            value = getattr(self, name)
-            if value is not None and value > height * width:
-                raise SettingError(
-                    f"--{name.replace('_', '-')} must be at most {height * width}, as the images have {height} x "
-                    f"{width} pixels; got {value}."
-                )
+        if self.shots > height * width:
+            raise SettingError(
+                f"--shots must be at most {height * width}, as the images have {height} x {width} pixels; got "
+                f"{self.shots}."
+            )
+        if self.shift >= min(height, width):
+            raise SettingError(
+                f"--shift must be below {min(height, width)}, as the images have {height} x {width} pixels; got "
+                f"{self.shift}."
+            )
+        test = Completion(albums.test, self)
         return Benchmark(
             train=Completion(albums.train, self, training=True),
             val=Completion(albums.val, self),
-            test=Completion(albums.test, self),
+            test=test,
             families=albums.families,
             test_name=f"completion/{'+'.join(albums.families)}/shots{self.shots}",
-            showcases=lambda: tuple(_showcases(albums.test, albums.families)),
+            showcases=lambda: tuple(_showcases(test, albums.families)),
         )
+
+    def sweep(self) -> tuple[int, ...]:
+        """Numbers of observed pixels to test with, as far as the images have so many."""
+        height, width = self._albums().test.shape
+        return tuple(pixels for pixels in SWEEP if pixels <= height * width)
 
     def floor(self) -> Floor:
         """What a predictor would score that knew every grey value: the entropy of the test images."""
@@ -129,13 +149,23 @@ class Completion(eqx.Module):
     album: Album
     settings: Config = eqx.field(static=True)
     training: bool = eqx.field(static=True, default=False)
-    """Images with replacement, `min_shots` and `query_size` heeded; else every image once before any comes twice, all
-    shots and all pixels."""
+    """Images with replacement, `min_shots`, `query_size` and `shift` heeded; else every image once before any comes
+    twice, all shots and all pixels."""
 
     @property
     def spec(self) -> TaskSpec:
-        """Two coordinates, one grey value."""
-        return TaskSpec(x_shape=(2,), y_size=1, target="binary")
+        """Two coordinates, or these with their waves; one grey value."""
+        size = 2 if self.settings.inputs == "coordinates" else 2 + 4 * self._octaves
+        return TaskSpec(x_shape=(size,), y_size=1, target="binary")
+
+    @property
+    def _octaves(self) -> int:
+        return octaves_for(max(self.album.shape))
+
+    def inputs(self) -> Float[Array, "p d"]:
+        """What a method is told of each pixel's place: its coordinates, and their waves if asked for."""
+        x = self.album.coordinates()
+        return x if self.settings.inputs == "coordinates" else waves(x, self._octaves)
 
     def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
         """Tasks by the key; with other shots the same images, with more or fewer of the same pixels observed."""
@@ -170,13 +200,24 @@ class Completion(eqx.Module):
 
     def _task(self, row: Int[Array, ""], key: PRNGKeyArray) -> Task:
         observed_key, asked_key, shots_key = jr.split(key, 3)
-        x, y = self.album.coordinates(), self.album.intensities(row)
+        x, y = self.inputs(), self.album.intensities(row)
+        if self.training and self.settings.shift:
+            y = self._shifted(y, key=jr.fold_in(key, 3))
         observed = choose(x.shape[0], self.settings.shots, key=observed_key)
         support = Examples(x[observed], y[observed], self._shot_weights(shots_key))
-        if not self.training or self.settings.query_size is None:
+        size = self.settings.query_size
+        if not self.training or size is None or size >= x.shape[0]:
             return Task(support, Examples.of(x, y))
-        asked = choose(x.shape[0], self.settings.query_size, key=asked_key)
+        asked = choose(x.shape[0], size, key=asked_key)
         return Task(support, Examples.of(x[asked], y[asked]))
+
+    def _shifted(self, y: Float[Array, "p 1"], *, key: PRNGKeyArray) -> Float[Array, "p 1"]:
+        """The image moved by whole pixels; what comes in from outside is a copy of its border."""
+        moves = jr.randint(key, (2,), -self.settings.shift, self.settings.shift + 1)
+        height, width = self.album.shape
+        rows = jnp.clip(jnp.arange(height) - moves[0], 0, height - 1)
+        columns = jnp.clip(jnp.arange(width) - moves[1], 0, width - 1)
+        return y[(rows[:, None] * width + columns[None, :]).reshape(-1)]
 
     def _shot_weights(self, key: PRNGKeyArray) -> Float[Array, " n"]:
         shots, fewest = self.settings.shots, self.settings.min_shots
@@ -264,9 +305,9 @@ def _album(groups: list[np.ndarray]) -> Album:
     return Album(jnp.asarray(pixels), tuple(len(group) for group in groups), (height, width))
 
 
-def _showcases(album: Album, families: tuple[str, ...]) -> Iterator[Showcase]:
+def _showcases(source: Completion, families: tuple[str, ...]) -> Iterator[Showcase]:
     """The first test image of each family, seen through few pixels and through more."""
-    x = album.coordinates()
+    album, x = source.album, source.inputs()
     most = min(max(SHOWCASE_PIXELS), x.shape[0])
     for i, name in enumerate(families):
         y = album.intensities(jnp.asarray(album.starts[i]))

@@ -14,6 +14,8 @@ from stmaml.cli import fail, nearest
 from stmaml.cli.progress import TrainingBar
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.cli.telling import open_benchmark, telling
+from stmaml.cli.train import saying
+from stmaml.data.progress import listening
 from stmaml.reports import write_report
 from stmaml.reproduction import BUDGETS, BaselineCell, BudgetName, Cell, cells, run_baseline, run_cell
 from stmaml.training import Diverged, Interrupted
@@ -49,6 +51,8 @@ def main(arguments: list[str]) -> None:
     changes = _given(flags.task, arguments)
     out = flags.out or Path("runs") / "-".join([name, flags.budget, *(_short(*change) for change in changes.items())])
     table = cells(name, BUDGETS[name][flags.budget], task=changes, only=flags.rows)
+    if flags.memory is not None:
+        table = [_within_memory(cell, flags.memory) for cell in table]
     console = Console(stderr=True)
     tasks = [cell.task if isinstance(cell, BaselineCell) else cell.experiment.task for cell in table]
     open_benchmark(tasks[0], console)  # files are read, or found missing, before anything is trained
@@ -91,7 +95,10 @@ def _flags_for(benchmark: str) -> type:
             BudgetName,
         ),
         "rows": option((), "Only these rows; a wrong name lists all there are.", tuple[str, ...]),
-        "samples": option(20, "Predictors sampled for each test task.", int),
+        "samples": option(None, "Predictors sampled for each test task; as the budget says if not given.", int | None),
+        "memory": option(
+            None, "Memory that a training step may take, such as 8GB, or auto; see stmaml train --help.", str | None
+        ),
         "out": option(None, "Folder for runs and report; below runs/ if not given.", Path | None),
         "task": (task, dataclasses.field(default=task())),
     }
@@ -112,21 +119,30 @@ def _short(name: str, value: Any) -> str:
     """A changed setting as part of a folder's name."""
     if name == "data":
         return Path(value).name.split(".")[0]
-    return f"{name}{'..'.join(f'{v:g}' for v in value) if isinstance(value, tuple) and value else value}"
+    parts = value if isinstance(value, tuple) else (value,)
+    return name + "..".join(f"{part:g}" if isinstance(part, float) else str(part) for part in parts)
+
+
+def _within_memory(cell: Cell | BaselineCell, memory: str) -> Cell | BaselineCell:
+    if isinstance(cell, BaselineCell):
+        return cell
+    training = dataclasses.replace(cell.experiment.training, memory=memory)
+    return dataclasses.replace(cell, experiment=dataclasses.replace(cell.experiment, training=training))
 
 
 def _run(cell: Cell | BaselineCell, out: Path, flags: Any, console: Console, stop: StopRequest) -> None:
     budget = BUDGETS[flags.benchmark][flags.budget]
+    samples = budget.samples if flags.samples is None else flags.samples
     if isinstance(cell, BaselineCell):
         with telling(console, f"fitting {cell.name}"):
-            run_baseline(cell, out / cell.name, budget, samples=flags.samples)
+            run_baseline(cell, out / cell.name, budget, samples=samples)
         return
-    with TrainingBar(console, cell.experiment.training, str(out / cell.name)) as bar:
+    with TrainingBar(console, cell.experiment.training, str(out / cell.name)) as bar, listening(saying(console)):
         run_cell(
             cell,
             out / cell.name,
             budget,
-            samples=flags.samples,
+            samples=samples,
             observers=lambda: (bar,),
             should_stop=stop.requested,
         )

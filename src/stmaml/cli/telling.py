@@ -11,11 +11,11 @@ from stmaml.data.progress import Listener, listening
 
 
 def open_benchmark(task: BenchmarkConfig, console: Console) -> Benchmark:
-    """The benchmark, with a bar while its files are read, and a line for each kind of thing left out of them."""
+    """The benchmark, with a bar while its files are read, and a line for each thing worth knowing about them."""
     with telling(console, "opening the benchmark"):
         benchmark = task.build()
     for note in benchmark.notes:
-        console.print(f"left out: {note}", markup=False, highlight=False)
+        console.print(note, markup=False, highlight=False)
     return benchmark
 
 

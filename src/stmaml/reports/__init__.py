@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stmaml.reports import figures, images, shots, tables, years
+from stmaml.reports import figures, images, rules, shots, tables, years
 from stmaml.reports.variants import Section, Sweep, Variant, collect_sections, collect_sweeps, collect_variants, slugify
 from stmaml.runs import write_bytes
 
@@ -11,6 +11,7 @@ CAPTIONS = {
     "ambiguity": "The same functions seen through fewer or noisier examples",
     "years": "A year at a station of each band: labelled days, the truth and the prediction",
     "completion": "Images seen through few pixels and more: what was observed, sampled completions and their mean",
+    "rules": "Ambiguous tasks: the support, and how many sampled models chose each of the three rules that fit it",
     "pixels": "How the error falls and samples agree as more pixels are observed; bands: 95 % intervals",
     "shots": "How the error falls with the number of labelled examples; bands: 95 % intervals",
     "reliability": "How often the 90 % interval held the target",
@@ -54,6 +55,7 @@ def _variant_figures(variant: Variant, count: int) -> dict[str, bytes | None]:
         "ambiguity": figures.ambiguity_figure,
         "years": years.years_figure,
         "completion": images.completion_grid,
+        "rules": rules.rules_figure,
     }
     return {_file_name(kind, variant.label, count): make(curves, variant.label) for kind, make in kinds.items()}
 

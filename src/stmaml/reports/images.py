@@ -94,7 +94,8 @@ def observed_image(arrays: Arrays) -> np.ndarray:
     """The observed pixels in grey, all others in blue, as RGB."""
     height, width = _image(arrays, "truth").shape
     picture = np.tile(np.array(to_rgb(BLUE)), (height, width, 1))
-    rows, columns = np.rint(arrays["support_x"] * [height - 1, width - 1]).astype(int).T
+    coordinates = arrays["support_x"][:, :2]  # waves of them may follow
+    rows, columns = np.rint(coordinates * [height - 1, width - 1]).astype(int).T
     picture[rows, columns] = arrays["support_y"]
     return picture
 

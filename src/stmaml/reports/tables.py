@@ -6,7 +6,8 @@ from typing import Any
 
 from stmaml.errors import SettingError
 from stmaml.metrics import Summary, paired_difference
-from stmaml.recipes import PUBLISHED, PUBLISHED_ABLATIONS, recipe
+from stmaml.recipes import PUBLISHED, PUBLISHED_ABLATIONS, PUBLISHED_FAMILIES, recipe
+from stmaml.reports import rules
 from stmaml.reports.variants import (
     BAYES_LIMIT,
     Row,
@@ -20,7 +21,7 @@ from stmaml.reports.variants import (
 )
 from stmaml.runs import Run
 
-HIGHER_IS_BETTER = {"accuracy"}
+HIGHER_IS_BETTER = {"accuracy", "accuracy_all", "coverage"}
 WITHOUT_BEST = ("width", "diversity")
 """Metrics that are neither good nor bad by themselves."""
 
@@ -28,8 +29,12 @@ WITHOUT_BEST = ("width", "diversity")
 def section_markdown(section: Section) -> str:
     """The tables of one set of test conditions."""
     parts = [f"## {section.title}", score_table(section), _interval_note(section)]
+    if "coverage" in section.metrics:
+        parts.append(rules.NOTE)
     if len(section.families) > 1:
         parts += [f"{section.metrics[0]} by family:", family_table(section)]
+    if (other := _other_families_note(section)) is not None:
+        parts.append(other)
     if (pairs := paired_table(section)) is not None:
         parts += [_pair_note(section), pairs]
     return "\n\n".join(parts)
@@ -43,7 +48,7 @@ def score_table(section: Section) -> str:
         rows.append({"method": section.floor["name"], **_cells(section.floor["metrics"], section.metrics)})
     for metric in section.metrics:
         _embolden(rows, metric, [row.metrics.get(metric) for row in section.rows])
-    columns = ["method", "seeds", "tasks"]
+    columns = ["method", *_norm_column(rows), "seeds", "tasks"]
     for metric in section.metrics:
         columns += [metric] + [_paper_column(metric)] * any(metric in paper for paper in printed)
     columns += [column for column in ("parameters", "training") if any(column in row for row in rows)]
@@ -52,8 +57,22 @@ def score_table(section: Section) -> str:
 
 def _score_cells(row: Row, metrics: list[str], paper: dict[str, tuple[float, float | None]]) -> dict[str, str]:
     cells = {"method": row.variant.label, "seeds": str(len(row.evaluations)), "tasks": _tasks(row)}
-    cells |= {_paper_column(m): f"{mean:g} ± {half:g}" if half else f"{mean:g}" for m, (mean, half) in paper.items()}
-    return cells | _cells(row.metrics, metrics) | _cost_cells(row)
+    return cells | _norm_cells(row) | _paper_cells(paper) | _cells(row.metrics, metrics) | _cost_cells(row)
+
+
+def _paper_cells(paper: Mapping[str, tuple[float, float | None]]) -> dict[str, str]:
+    return {_paper_column(m): f"{mean:g} ± {half:g}" if half else f"{mean:g}" for m, (mean, half) in paper.items()}
+
+
+def _norm_cells(row: Row) -> dict[str, str]:
+    """How a method normalises images, on which a score depends: statistics of all test images together flatter it."""
+    conv = row.variant.config["method"]["settings"].get("conv")
+    pictures = "image_size" in row.variant.config["benchmark"]["settings"]
+    return {"norm": conv["norm"]} if pictures and conv else {}
+
+
+def _norm_column(rows: list[dict[str, str]]) -> list[str]:
+    return ["norm"] * any("norm" in row for row in rows)
 
 
 def _cost_cells(row: Row) -> dict[str, str]:
@@ -65,19 +84,37 @@ def _cost_cells(row: Row) -> dict[str, str]:
 
 
 def family_table(section: Section) -> str:
-    """The first metric for each family."""
+    """The first metric for each family, beside the paper's figures for families of the same name."""
     metric = section.metrics[0]
     found = [{family: s[metric] for family, s in row.families.items() if metric in s} for row in section.rows]
+    printed = [_published_families(row) for row in section.rows]
     rows = [
-        {"method": row.variant.label, **_cells(values, section.families)}
-        for row, values in zip(section.rows, found, strict=True)
+        {"method": row.variant.label, **_norm_cells(row), **_cells(values, section.families), **_paper_cells(paper)}
+        for row, values, paper in zip(section.rows, found, printed, strict=True)
     ]
     if section.floor is not None:
         limits = {f: s[metric] for f, s in section.floor.get("families", {}).items() if metric in s}
         rows.append({"method": section.floor["name"], **_cells(limits, section.families)})
+    columns = ["method", *_norm_column(rows)]
     for family in section.families:
         _embolden(rows, family, [values.get(family) for values in found], metric=metric)
-    return markdown_table(["method", *section.families], rows)
+        columns += [family] + [_paper_column(family)] * any(family in paper for paper in printed)
+    return markdown_table(columns, rows)
+
+
+def _other_families_note(section: Section) -> str | None:
+    """Says which families of the paper are not here, and that those here in their place are no substitute."""
+    known = list(
+        dict.fromkeys(f for (b, *_), each in PUBLISHED_FAMILIES.items() if b == section.benchmark for f in each)
+    )
+    missing = [family for family in known if family not in section.families]
+    others = [family for family in section.families if family not in known]
+    if not missing or not others:
+        return None
+    return (
+        f"The paper has figures for {', '.join(known)}. Not among these data sets: {', '.join(missing)}. Not in the "
+        f"paper: {', '.join(others)}. Figures of the one say nothing about the other."
+    )
 
 
 def paired_table(section: Section) -> str | None:
@@ -186,22 +223,41 @@ def _badness(metric: str, value: float) -> float:
 
 def _published(row: Row) -> dict[str, tuple[float, float | None]]:
     """The paper's figures for a row, if its method, whole or with one part off, and test conditions are the paper's."""
+    key = _paper_key(row)
+    if key is None:
+        return {}
+    benchmark, method, part = key
+    return (
+        PUBLISHED.get((benchmark, method), {})
+        if part is None
+        else PUBLISHED_ABLATIONS.get((benchmark, method, part), {})
+    )
+
+
+def _published_families(row: Row) -> dict[str, tuple[float, float | None]]:
+    """The same for each family."""
+    key = _paper_key(row)
+    return {} if key is None else PUBLISHED_FAMILIES.get(key, {})
+
+
+def _paper_key(row: Row) -> tuple[str, str, str | None] | None:
+    """Benchmark, method and the part of it that is off, if one is; None if the row is of no experiment of the paper."""
     config, summary = row.variant.config, row.evaluations[0].summary
     method, benchmark = config["method"], config["benchmark"]["name"]
     try:
         usual = flatten(as_json(recipe(benchmark, method["name"]).task))
     except SettingError:
-        return {}
+        return None
     tested = summary["settings"]
-    asked = all(tested.get(name) == usual[name] for name in ("shots", "noise", "inputs") if name in usual)
+    asked = all(tested.get(name) == usual[name] for name in ("ways", "shots", "noise", "inputs") if name in usual)
     if not asked or method["preset"] == "best" or summary.get("inner_steps") is not None:
-        return {}
+        return None
     own = flatten(method["settings"])
     changed = {name: value for name, value in changes(config).items() if name in own}
     if not changed:
-        return PUBLISHED.get((benchmark, method["name"]), {})
+        return benchmark, method["name"], None
     (part, value), *others = changed.items()
-    return {} if others or value is not False else PUBLISHED_ABLATIONS.get((benchmark, method["name"], part), {})
+    return None if others or value is not False else (benchmark, method["name"], part)
 
 
 def _paper_column(metric: str) -> str:

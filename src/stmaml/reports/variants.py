@@ -17,7 +17,7 @@ from stmaml.recipes import recipe
 from stmaml.runs import Run, find_runs, read_npz
 
 UNTOLD = {"val_every", "val_tasks", "val_samples", "checkpoint_every", "steps_per_call", "on_divergence", "remat"}
-UNTOLD |= {"data", "file_list"}
+UNTOLD |= {"data", "file_list", "images_on"}
 """Settings that say how training is watched or stored or where files lie, not what is learnt: they make no variant."""
 BASELINE = "baseline"
 """The preset of runs that scikit-learn fitted: they have neither settings, log nor weights."""
