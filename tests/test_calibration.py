@@ -9,10 +9,13 @@ from scipy import stats
 
 from stmaml.calibration import (
     LEVELS,
+    SET_LEVELS,
     TEMPERATURES,
     Calibration,
     best_temperature,
     class_nll,
+    class_sets,
+    conformal_floors,
     conformal_scores,
     mixture_quantile,
     mixture_score,
@@ -155,3 +158,57 @@ def test_without_fitted_scores_levels_are_those_of_the_normal():
 def test_it_survives_json():
     calibration = Calibration((0, 5), (1.0, 2.0), ((0.0,) * len(LEVELS), (1.0,) * len(LEVELS)), 7)
     assert Calibration.from_json(json.loads(json.dumps(calibration.to_json()))) == calibration
+
+
+def test_a_class_belongs_to_the_set_from_the_floor_on_and_the_likeliest_always():
+    p = np.array([[0.5, 0.3, 0.2], [0.9, 0.06, 0.04], [0.34, 0.33, 0.33]])
+    inside = class_sets(p, np.array([0.25, 0.95, 0.0]))
+    np.testing.assert_array_equal(inside, [[True, True, False], [True, False, False], [True, True, True]])
+
+
+def test_with_one_row_a_group_the_floor_is_that_of_split_conformal():
+    """The true class of a tenth group is likelier than the least likely of nine others in 9 of 10 cases."""
+    p = np.linspace(0.1, 0.9, 9)[:, None]
+    row = conformal_floors(p, np.ones_like(p), 9)
+    assert row[SET_LEVELS.index(0.9)] == pytest.approx(0.1)
+    assert row[SET_LEVELS.index(0.8)] == pytest.approx(0.2)
+    assert row[SET_LEVELS.index(0.5)] == pytest.approx(0.5)
+    assert row[SET_LEVELS.index(0.95)] == 0.0  # nine groups cannot promise it: all classes
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.9])
+def test_sets_hold_on_new_groups_where_overconfident_probabilities_do_not(coverage):
+    """Probabilities of three classes sharpened beyond the truth, and rows of a group share an offset."""
+
+    def drawn(groups: int, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        shared = draw(stats.norm, size=(groups, 1, 3), random_state=seed)
+        logits = shared + draw(stats.norm, size=(groups, rows, 3), random_state=seed + 1)
+        truth = (logits + draw(stats.gumbel_r, size=logits.shape, random_state=seed + 2)).argmax(-1)
+        claimed = np.exp(6 * (logits - shared * 0.5))
+        return claimed / claimed.sum(-1, keepdims=True), truth
+
+    def holds(p: np.ndarray, truth: np.ndarray, floor: float) -> float:
+        inside = class_sets(p, np.full(p.shape[:2], floor))
+        return float(np.take_along_axis(inside, truth[..., None], -1).mean())
+
+    new_p, new_truth = drawn(4000, 5, seed=50_000)
+    assert holds(new_p, new_truth, 1 - coverage) < coverage - 0.05
+    held = []
+    for seed in range(40):
+        p, truth = drawn(60, 10, seed=3 * seed)
+        of_truth = np.take_along_axis(p, truth[..., None], -1)[..., 0]
+        row = conformal_floors(of_truth, np.ones_like(of_truth), 60)
+        calibration = Calibration((5,), (1.0,), (), 60, (row,))
+        held.append(holds(new_p, new_truth, calibration.floor_at(np.array([5]), coverage)[0]))
+    assert coverage - 0.005 < np.mean(held) < coverage + 0.03
+
+
+def test_without_a_fit_every_class_is_in_the_set_and_floors_survive_json():
+    assert Calibration((0,), (1.0,)).floor_at(np.array([3]), 0.9)[0] == 0.0
+    row = conformal_floors(np.linspace(0.05, 0.95, 40)[:, None], np.ones((40, 1)), 40)
+    made = Calibration((2, 10), (1.0, 1.0), (), 40, (row, tuple(np.array(row) / 2)))
+    assert Calibration.from_json(json.loads(json.dumps(made.to_json()))) == made
+    low, middle, high = made.floor_at(np.array([2, 5, 10]), 0.9)
+    assert high == pytest.approx(low / 2)
+    share = (np.log(6) - np.log(3)) / (np.log(11) - np.log(3))
+    assert middle == pytest.approx(low + share * (high - low))

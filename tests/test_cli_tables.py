@@ -32,8 +32,11 @@ def _quick(monkeypatch):
     )
 
 
-def tiny(method: str, *, steps: int | None = None, seed: int = 0) -> Settings:
-    return quick(steps or 40, seed=seed)
+def tiny(
+    method: str, *, steps: int | None = None, seed: int = 0, preset: str = "default", linear: bool = True
+) -> Settings:
+    del method, preset
+    return quick(steps or 40, seed=seed, linear=linear)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +108,7 @@ def test_fit_refuses_to_overwrite_unless_forced(stmaml, table, fitted):
     assert f"already holds a run. Go on with 'stmaml fit --resume {fitted}'" in err
 
 
+@pytest.mark.slow
 def test_a_stopped_fit_goes_on_with_resume(table, tmp_path):
     """SIGTERM in the middle: exit code 143, then the same scores as a fit that was never stopped."""
     words = ["fit", str(table), *FLAGS, "--no-baselines", "--json"]
@@ -270,6 +274,7 @@ def test_bad_questions_are_told_in_one_line(stmaml, fitted, new, tmp_path):
         (["--support", tmp_path / "gone.csv"], "there is no file"),
         (["--samples", "0"], "--samples must be at least 1; got 0"),
         (["--quantiles", "5"], "--quantiles must lie between 0 and 1; got 5.0"),
+        (["--coverage", "90"], "--coverage must lie between 0 and 1; got 90"),
         (["--suggest", "-1"], "--suggest must be at least 0; got -1"),
         (["--save-adapted", tmp_path / "kept"], "--save-adapted needs labelled rows"),
     ]:

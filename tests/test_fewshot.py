@@ -191,7 +191,7 @@ def test_quantiles_rise_and_frame_the_mean(model, new):
     assert [level_name(level) for level in (0.05, 0.5, 0.975)] == ["q05", "q50", "q97.5"]
 
 
-@pytest.mark.parametrize("which", ["model", "st_maml"])
+@pytest.mark.parametrize("which", ["model", pytest.param("st_maml", marks=pytest.mark.slow)])
 def test_a_groups_prediction_depends_on_no_other_group_and_no_padding(which, new, request):
     chosen: FewShotModel = request.getfixturevalue(which)
     support, query = new
@@ -374,8 +374,16 @@ def test_classes_are_predicted_with_probabilities():
     np.testing.assert_allclose(shares.sum(1), 1.0, rtol=1e-5)
     assert ((frame["prediction"] == "high") == (shares[:, 0] > 0.5)).all()
     assert np.mean((frame["prediction"] == fresh["label"]).to_numpy()) > 0.8
+    inside = [label in held.split("|") for label, held in zip(fresh["label"], frame["set90"], strict=True)]
+    assert np.mean(inside) > 0.85
+    assert all(best in held.split("|") for best, held in zip(frame["prediction"], frame["set90"], strict=True))
+    wide = made.predict(fresh.drop("label"), support, coverage=0.99).frame["set99"]
+    assert wide.str.len_chars().sum() >= frame["set90"].str.len_chars().sum()
     result = score(made, ready, baselines=())
-    assert {"before", "after", "temperature"} == set(result["calibration"]["10"])
+    sets = result["calibration"]["10"]["sets"]["90%"]
+    assert sets["holds"]["mean"] == pytest.approx(0.9, abs=0.08)
+    assert 1 <= sets["size"]["mean"] <= 2
+    assert {"before", "after", "temperature", "sets"} == set(result["calibration"]["10"])
     assert result["scores"]["10"]["cnp"]["accuracy"]["mean"] > result["scores"]["0"]["cnp"]["accuracy"]["mean"]
     with pytest.raises(SourceError, match="has the class 'odd', which training did not have"):
         made.predict(fresh, support.with_columns(label=pl.lit("odd")))
@@ -424,6 +432,10 @@ def test_every_method_has_settings_for_tables(method):
     assert settings.training.steps == 10
     with pytest.raises(SettingError, match="there is no method 'none'"):
         default_settings("none")
+    large = default_settings(method, preset="large")
+    assert large.training.steps > default_settings(method).training.steps
+    without = default_settings(method, linear=False)
+    assert type(without).from_json(without.to_json()) == without
 
 
 def test_a_model_on_disk_is_the_same_model(model, prepared, new, tmp_path):

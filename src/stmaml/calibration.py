@@ -1,5 +1,8 @@
 """Recalibration on held-out groups: a temperature, then quantiles shifted to where held-out targets fell.
 
+Classes get sets instead of quantiles: all whose probability reaches what that of the true class mostly reached
+(Sadinle, Lei, Wasserman, "Least ambiguous set-valued classifiers", 2019).
+
 Rows of one group are not independent of each other, groups are. So every group has the same weight whatever its size,
 and the finite-sample margin of split-conformal prediction counts groups: Lee, Barber, Willett, "Distribution-free
 inference with hierarchical data", 2023. Of the weight of the group to come, half is put beyond either end, which keeps
@@ -14,13 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr, ndtr, ndtri
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from stmaml.tasks import weighted_mean
 
 TEMPERATURES = np.geomspace(0.25, 8.0, 61)
 _LOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
 LEVELS = (*_LOW, 0.5, *(round(1 - level, 3) for level in reversed(_LOW)))
+SET_LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
+"""Coverages for which sets of classes are fitted."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Calibration:
     """For each number of rows, the normal score at which each of LEVELS is reached; none for classes."""
     groups: int = 0
     """Groups it was fitted on."""
+    floors: tuple[tuple[float, ...], ...] = ()
+    """For classes, at each number of rows: the probability from which a class is in the set, for each of SET_LEVELS."""
 
     def temperature_at(self, shots: Int[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
         """The temperature for each number of labelled rows."""
@@ -49,6 +56,15 @@ class Calibration:
         table = np.stack([_extended(target, known, np.array(row)) for row in self.scores])
         return self._between(table, shots).astype(np.float32)
 
+    def floor_at(self, shots: Int[np.ndarray, " m"], coverage: float) -> Float[np.ndarray, " m"]:
+        """The probability from which a class belongs to the set that holds the true one with that coverage."""
+        if not self.floors:
+            return np.zeros(len(shots))  # nothing was fitted, so only the set of all classes is safe
+        ends = ((0.0, 1.0), (1.0, 0.0))  # the likeliest class alone promises nothing, all classes everything
+        known = np.array([ends[0][0], *SET_LEVELS, ends[1][0]])
+        table = np.array([np.interp(coverage, known, [ends[0][1], *row, ends[1][1]]) for row in self.floors])
+        return self._between(table, shots)
+
     def to_json(self) -> dict[str, Any]:
         """The calibration as plain lists and dictionaries."""
         return dataclasses.asdict(self)
@@ -57,7 +73,8 @@ class Calibration:
     def from_json(content: dict[str, Any]) -> "Calibration":
         """The calibration back from `to_json`."""
         scores = tuple(tuple(row) for row in content["scores"])
-        return Calibration(tuple(content["shots"]), tuple(content["temperature"]), scores, content["groups"])
+        floors = tuple(tuple(row) for row in content.get("floors", ()))
+        return Calibration(tuple(content["shots"]), tuple(content["temperature"]), scores, content["groups"], floors)
 
     def _between(self, table: Float[np.ndarray, "k *l"], shots: Int[np.ndarray, " m"]) -> Float[np.ndarray, "m *l"]:
         """Linear in log(1 + shots) between the numbers fitted; beyond them as at the end."""
@@ -167,10 +184,7 @@ def conformal_scores(
         weight: 0 for padding.
         groups: how many groups the tasks came from; a group drawn twice is still one.
     """
-    shares = weight / weight.sum(1, keepdims=True) / len(weight)  # each task the same
-    values, mass = scores[weight > 0], shares[weight > 0]
-    order = np.argsort(values)
-    values, mass = values[order], mass[order]
+    values, mass = _sorted_mass(scores, weight)
     total = groups / (groups + 1)
     below = np.cumsum(mass) * total + (1 - total) / 2  # half of the new group's weight lies below all others
     found = []
@@ -179,3 +193,35 @@ def conformal_scores(
         index = int(np.searchsorted(below, level, side="right" if level < 0.5 else "left"))
         found.append(float(values[min(index, len(values) - 1)]))
     return tuple(np.maximum.accumulate(found).tolist())
+
+
+def conformal_floors(
+    probability: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int
+) -> tuple[float, ...]:
+    """The probability that the true class of a group to come reaches with each of SET_LEVELS.
+
+    Args:
+        probability: of the true class of each held-out row, a row of the array for each task.
+        weight: 0 for padding.
+        groups: how many groups the tasks came from.
+    """
+    values, mass = _sorted_mass(-probability, weight)
+    below = np.cumsum(mass) * groups / (groups + 1)  # the new group's weight lies beyond all others
+    places = np.searchsorted(below, np.array(SET_LEVELS) - 1e-12)
+    return tuple(float(-values[place]) if place < len(values) else 0.0 for place in places)
+
+
+def _sorted_mass(
+    values: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"]
+) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    """The values in rising order and the share of each: every task has the same, whatever its size."""
+    shares = weight / weight.sum(1, keepdims=True) / len(weight)
+    values, mass = values[weight > 0], shares[weight > 0]
+    order = np.argsort(values)
+    return values[order], mass[order]
+
+
+def class_sets(probabilities: Float[np.ndarray, "*n c"], floor: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n c"]:
+    """Which classes are in the set of each row: those that reach the floor, and always the likeliest."""
+    best = probabilities >= probabilities.max(-1, keepdims=True)
+    return best | (probabilities >= floor[..., None])

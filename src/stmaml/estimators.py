@@ -10,13 +10,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from stmaml.benchmarks.groups import Sizes
+from stmaml.calibration import class_sets
 from stmaml.data.schema import TargetKind
+from stmaml.fewshot.answers import SUPPORT_SIZES
 from stmaml.fewshot.fitting import TableConfig, finish, prepare, train
 from stmaml.fewshot.model import FewShotModel
 from stmaml.fewshot.settings import default_settings
@@ -66,13 +69,13 @@ class _FewShotEstimator(BaseEstimator, abc.ABC):
 
     def fit(self: Estimator, X: Any = None, y: Any = None) -> Estimator:
         """Itself, adapted to the labelled rows of one group; without any, it predicts from all groups alike."""
+        if X is not None and y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         self._check_meta_fitted()
         if X is None:
             self.support_ = pl.DataFrame()
             return self
         frame = self._known_frame(X)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         check_consistent_length(frame, y)
         self.support_ = frame.with_columns(self._labels(y))
         return self
@@ -199,7 +202,7 @@ class FewShotRegressor(RegressorMixin, _FewShotEstimator):
         return self._draw(X, n_samples, random_state).astype(float)
 
     def _labels(self, y: Any) -> pl.Series:
-        numbers = column_or_1d(np.asarray(y), dtype=np.float64)
+        numbers = column_or_1d(np.asarray(y), dtype=np.float64, warn=True)
         return pl.Series(TARGET, numbers)
 
 
@@ -218,6 +221,16 @@ class FewShotClassifier(ClassifierMixin, _FewShotEstimator):
         frame = self._answer(X, ())
         return frame.select(f"p_{i}" for i in range(len(self.classes_))).to_numpy()
 
+    def predict_set(self, X: Any, coverage: float = 0.9) -> Bool[np.ndarray, "n c"]:
+        """Which classes are in a set that holds the true one with this coverage on new groups, a column for each."""
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage must lie between 0 and 1; got {coverage}.")
+        support = self._support()
+        shots = np.array([0 if support is None else min(support.height, SUPPORT_SIZES[-1])])
+        probabilities = self.predict_proba(X)
+        floor = self._model().calibration.floor_at(shots, coverage)
+        return class_sets(probabilities, np.repeat(floor, len(probabilities)))
+
     def sample_y(
         self,
         X: Any,
@@ -229,11 +242,12 @@ class FewShotClassifier(ClassifierMixin, _FewShotEstimator):
         return self.classes_[drawn]
 
     def _learn_labels(self, y: Any) -> pl.Series:
+        check_classification_targets(y)
         self.classes_ = np.unique(column_or_1d(np.asarray(y)))
         return self._labels(y)
 
     def _labels(self, y: Any) -> pl.Series:
-        labels = column_or_1d(np.asarray(y))
+        labels = column_or_1d(np.asarray(y), warn=True)
         places = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         unknown = self.classes_[places] != labels
         if unknown.any():

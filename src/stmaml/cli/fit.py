@@ -20,7 +20,7 @@ from stmaml.data.tables import read_table
 from stmaml.fewshot.fitting import Prepared, TableConfig, finish, prepare, train
 from stmaml.fewshot.folder import RESULT, Files, TableRun, check_free, create, reopen
 from stmaml.fewshot.scoring import NOMINAL, score
-from stmaml.fewshot.settings import default_settings
+from stmaml.fewshot.settings import Preset, default_settings
 from stmaml.methods import METHODS
 from stmaml.training import Diverged, Interrupted
 
@@ -43,8 +43,12 @@ class Fit:
     """What separates the columns of CSV files; found out if not given."""
     method: str = "st-maml"
     """Method to train."""
+    preset: Preset = "default"
+    """Sizes of networks and batches: `default` for two cores, `large` for a GPU and tables of thousands of groups."""
+    linear: bool = True
+    """Put a Bayesian linear regression with a learnt prior before the method."""
     steps: int | None = None
-    """Meta-steps of training."""
+    """Meta-steps of training; those of the preset if not given."""
     seed: int = 0
     """Seed of weights and tasks."""
     baselines: bool = True
@@ -90,7 +94,9 @@ def _begin(flags: Fit, console: Console) -> tuple[TableRun, Prepared]:
         fail(f"there is no method '{flags.method}'. {nearest(flags.method, list(METHODS))}")
     if not flags.files:
         fail("fit needs a table: a CSV or Parquet file, a folder or an archive of them.")
-    settings = default_settings(flags.method, steps=flags.steps, seed=flags.seed)
+    settings = default_settings(
+        flags.method, steps=flags.steps, seed=flags.seed, preset=flags.preset, linear=flags.linear
+    )
     folder = flags.run or Path("runs") / f"{flags.files[0].name.split('.')[0]}-{flags.config.target}"
     if not flags.force:
         check_free(folder)
@@ -171,9 +177,12 @@ def _calibration_table(calibration: dict[str, Any]) -> Table:
     """Before and after, by number of labelled rows."""
     levels = [f"{nominal:.0%}" for nominal in NOMINAL]
     if levels[0] not in next(iter(calibration.values())):
-        table = Table("labelled rows", "temperature", "nll before", "nll after", box=SIMPLE, padding=(0, 1))
+        heads = [f"{level} set holds (classes)" for level in levels[1:]]
+        table = Table("labelled rows", "temperature", "nll before -> after", *heads, box=SIMPLE, padding=(0, 1))
         for shots, row in calibration.items():
-            table.add_row(shots, f"{row['temperature']:.2f}", f"{row['before']:.4g}", f"{row['after']:.4g}")
+            sets = [row["sets"][level] for level in levels[1:]]
+            cells = [f"{100 * one['holds']['mean']:.0f} % ({one['size']['mean']:.2f})" for one in sets]
+            table.add_row(shots, f"{row['temperature']:.2f}", f"{row['before']:.4g} -> {row['after']:.4g}", *cells)
         return table
     table = Table("labelled rows", *(f"{level} interval holds" for level in levels), box=SIMPLE, padding=(0, 1))
     for shots, row in calibration.items():

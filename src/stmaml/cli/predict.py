@@ -39,6 +39,8 @@ class Predict:
     """Predictors sampled for each group."""
     quantiles: tuple[float, ...] = DEFAULT_LEVELS
     """Levels of the quantiles to give."""
+    coverage: float = 0.9
+    """Of classes, how likely the true one is to be in the set of classes given for a row."""
     suggest: int = 0
     """In each group, rank so many rows whose labels would reduce the uncertainty most."""
     save_adapted: Path | None = None
@@ -61,7 +63,7 @@ def main(arguments: list[str]) -> None:
         query = read_table([flags.query], Reading(flags.delimiter))
         if flags.run.is_file():
             _refuse_support(flags)
-            answer = load_adapted(flags.run).predict(query, levels=levels)
+            answer = load_adapted(flags.run).predict(query, levels=levels, coverage=flags.coverage)
         else:
             model = load_model(flags.run)
             support = None if flags.support is None else read_table([flags.support], Reading(flags.delimiter))
@@ -70,6 +72,7 @@ def main(arguments: list[str]) -> None:
                 support,
                 num_samples=flags.samples,
                 levels=levels,
+                coverage=flags.coverage,
                 suggest=flags.suggest,
                 seed=flags.seed,
                 on_progress=lambda done, total: tell("predicting rows", done, total),
@@ -88,6 +91,8 @@ def _check(flags: Predict) -> None:
         raise SettingError(f"--suggest must be at least 0; got {flags.suggest}.")
     if not all(0 < level < 1 for level in flags.quantiles):
         raise SettingError(f"--quantiles must lie between 0 and 1; got {', '.join(map(str, flags.quantiles))}.")
+    if not 0 < flags.coverage < 1:
+        raise SettingError(f"--coverage must lie between 0 and 1; got {flags.coverage:g}.")
     if flags.save_adapted is not None and flags.support is None:
         raise SettingError("--save-adapted needs labelled rows to adapt to; name them with --support.")
 

@@ -48,11 +48,13 @@ class AdaptedModel:
     """Share of held-out groups that look less unusual."""
     predictors: AbstractPredictor
 
-    def predict(self, query: pl.DataFrame, *, levels: tuple[float, ...] = DEFAULT_LEVELS) -> Answer:
+    def predict(
+        self, query: pl.DataFrame, *, levels: tuple[float, ...] = DEFAULT_LEVELS, coverage: float = 0.9
+    ) -> Answer:
         """A prediction for each row of `query`, all of this group."""
         notes: list[str] = []
         x = self.schema.encode(query, "the query table", notes)
-        table = Collected(self.schema, levels, query.height, keep_functions=False)
+        table = Collected(self.schema, self.calibration, levels, query.height, False, coverage)
         stacked = jax.tree.map(lambda leaf: leaf[None], self.predictors)
         shots = np.array([self.shots])
         temperature = jnp.asarray(self.calibration.temperature_at(shots))

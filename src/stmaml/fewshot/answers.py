@@ -15,9 +15,10 @@ import numpy as np
 import polars as pl
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, Shaped
 
-from stmaml.calibration import mixture_quantile, soften, spread_by
+from stmaml.calibration import Calibration, class_sets, mixture_quantile, soften, spread_by
 from stmaml.data.schema import Schema
 from stmaml.data.tables import Groups
+from stmaml.fewshot.linear import OnLinear
 from stmaml.likelihoods import likelihood_for
 from stmaml.methods.base import AbstractPredictor, pairs, predict_with
 from stmaml.methods.standardised import Standardised
@@ -67,9 +68,12 @@ def codes(learner: Standardised, support: Examples, spec: TaskSpec) -> tuple[Flo
         if learner.scale_targets:
             y = (y - learner.scaling.y_mean[0]) / learner.scaling.y_std[0]
         scaled = Examples(support.x, y, support.weight)
-        task_distribution = getattr(learner.learner, "task_distribution", None)
+        seen, method = scaled, learner.learner
+        if isinstance(method, OnLinear):
+            seen, method = method.seen(scaled)[1], method.learner
+        task_distribution = getattr(method, "task_distribution", None)
         if task_distribution is not None:
-            z = task_distribution(scaled)
+            z = task_distribution(seen)
             return z.mu, jnp.log(jnp.maximum(z.sigma, 1e-6)).sum() + z.mu.size * jnp.log(2 * jnp.pi * jnp.e) / 2
         rows = pairs(scaled, likelihood_for(spec))
         mean = weighted_mean(rows, support.weight)
@@ -149,9 +153,12 @@ class Collected:
     """The columns of an answer, filled batch by batch."""
 
     schema: Schema
+    calibration: Calibration
     levels: tuple[float, ...]
     height: int
     keep_functions: bool
+    coverage: float = 0.9
+    """Of sets of classes."""
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     _functions: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = field(default_factory=dict)
 
@@ -202,13 +209,26 @@ class Collected:
         if not self.schema.target.is_class:
             return frame
         names = pl.Series(self.schema.target.classes)
-        return frame.with_columns(names.gather(frame["prediction"].cast(pl.Int64)).alias("prediction"))
+        frame = frame.with_columns(names.gather(frame["prediction"].cast(pl.Int64)).alias("prediction"))
+        return frame.insert_column(frame.columns.index("task_std"), self._sets(frame))
+
+    def _sets(self, frame: pl.DataFrame) -> pl.Series:
+        """The classes that hold the true one with the wanted coverage, joined by bars."""
+        classes = self.schema.target.classes
+        floor = self.calibration.floor_at(frame["shots"].to_numpy(), self.coverage)
+        inside = class_sets(frame.select(f"p_{name}" for name in classes).to_numpy(), floor)
+        return pl.Series(set_name(self.coverage), ["|".join(np.array(classes)[row]) for row in inside])
 
 
 def level_name(level: float) -> str:
     """The column of a quantile: q05, q50, q97.5."""
     percent = f"{100 * level:g}"
     return f"q{percent.zfill(2)}" if percent.isdigit() else f"q{percent}"
+
+
+def set_name(coverage: float) -> str:
+    """The column of a set of classes: set90."""
+    return f"set{100 * coverage:g}"
 
 
 def by_group(groups: Groups, name: str, most: int) -> Int[np.ndarray, " k"]:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Shaped
 
 from stmaml.benchmarks.base import TaskSet, freeze
 from stmaml.benchmarks.groups import GroupTasks, Sizes, Split, split_groups, with_shots
-from stmaml.calibration import Calibration, best_temperature, conformal_scores
+from stmaml.calibration import Calibration, best_temperature, conformal_floors, conformal_scores
 from stmaml.data.columns import as_text
 from stmaml.data.progress import Listener
 from stmaml.data.schema import Schema, TargetKind, infer_schema
@@ -29,8 +29,8 @@ from stmaml.novelty import Reference, refer
 from stmaml.runs import Run, newest_common_checkpoint
 from stmaml.training import Observer, fit, initial_state
 
-CALIBRATION_TASKS = 600
-MAX_HELD_OUT_GROUPS = 400
+CALIBRATION_TASKS = 1500  # several draws of labelled rows from each group: one draw is most of the chance in coverage
+MAX_HELD_OUT_GROUPS = 1000
 NUM_SAMPLES = 20
 REFERENCE_SEED = 3
 SHOT_COUNTS = (0, 1, 2, 5, 10, 20, 50, 100)
@@ -147,7 +147,7 @@ def _rows_of(groups: Groups, names: tuple[str, ...]) -> tuple[Shaped[np.ndarray,
 def held_out(source: GroupTasks, name: str, seed: int, num_tasks: int) -> tuple[TaskSet, int]:
     """Frozen tasks of held-out groups and how many groups these are: all equally often, about `num_tasks` together."""
     num_groups = min(source.start.shape[0], MAX_HELD_OUT_GROUPS)  # those first in rank, which is as good as at random
-    turns = 1 if num_groups < source.start.shape[0] else max(1, num_tasks // num_groups)
+    turns = 1 if num_groups < source.start.shape[0] else max(1, round(num_tasks / num_groups))
     return freeze(source, turns * num_groups, seed=seed, name=f"{name}/groups-{num_groups}"), num_groups
 
 
@@ -191,15 +191,17 @@ def finish(
     tasks, num_groups = held_out(prepared.val, "table/val", VAL_SEED, CALIBRATION_TASKS)
     counts = prepared.shot_counts
     is_class = prepared.schema.target.is_class
-    temperatures, scores = [], []
+    temperatures, scores, floors = [], [], []
     for number, shots in enumerate(counts):
         tell("calibrating", number, len(counts))
         raw = raw_predictions(learner, with_shots(tasks, shots), NUM_SAMPLES, VAL_SEED)
         temperatures.append(best_temperature(raw.nll()))
-        if not is_class:
-            spread = raw.normal_scores(temperatures[-1])
-            scores.append(conformal_scores(spread, np.asarray(raw.query.weight), num_groups))
-    calibration = Calibration(tuple(counts), tuple(temperatures), tuple(scores), num_groups)
+        weight = np.asarray(raw.query.weight)
+        if is_class:
+            floors.append(conformal_floors(raw.of_truth(temperatures[-1]), weight, num_groups))
+        else:
+            scores.append(conformal_scores(raw.normal_scores(temperatures[-1]), weight, num_groups))
+    calibration = Calibration(tuple(counts), tuple(temperatures), tuple(scores), num_groups, tuple(floors))
     tell("calibrating", len(counts), len(counts))
     return FewShotModel(prepared.schema, settings, learner, calibration, _reference(prepared, learner, tasks))
 
@@ -216,7 +218,7 @@ def _reference(prepared: Prepared, learner: Standardised, val_tasks: TaskSet) ->
         training=False,
     )
     known_tasks = freeze(
-        in_turn, min(max(len(prepared.split.train), CALIBRATION_TASKS), 2000), seed=REFERENCE_SEED, name="table/train"
+        in_turn, min(max(len(prepared.split.train), 600), 2000), seed=REFERENCE_SEED, name="table/train"
     )
     counts = [shots for shots in prepared.shot_counts if shots > 0]
     known, new, entropy = [], [], []

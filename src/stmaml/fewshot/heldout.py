@@ -49,6 +49,15 @@ class Raw:
         """How wide the interval between two normal scores is, for each query row."""
         return np.asarray(_widths(self._normals(), jnp.float32(temperature), jnp.array([low, high], dtype=jnp.float32)))
 
+    def probabilities(self, temperature: float) -> Float[np.ndarray, "m q c"]:
+        """Each class's probability for each query row, at that temperature."""
+        return np.asarray(jax.vmap(soften, in_axes=(0, None))(self.outcome.mean(), jnp.float32(temperature)), float)
+
+    def of_truth(self, temperature: float) -> Float[np.ndarray, "m q"]:
+        """The probability of the true class of each query row, at that temperature."""
+        truth = np.asarray(self.query.y)[..., None]
+        return np.take_along_axis(self.probabilities(temperature), truth, axis=-1)[..., 0]
+
     def scores(self, temperature: float) -> dict[str, Float[np.ndarray, " m"]]:
         """Every score of each task, at that temperature."""
         return {n: np.asarray(v) for n, v in _scores(self.outcome, self.query, jnp.float32(temperature)).items()}

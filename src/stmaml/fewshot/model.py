@@ -83,6 +83,7 @@ class FewShotModel:
         *,
         num_samples: int = 20,
         levels: tuple[float, ...] = DEFAULT_LEVELS,
+        coverage: float = 0.9,
         suggest: int = 0,
         seed: int = 0,
         on_progress: Progress = lambda done, total: None,
@@ -92,6 +93,7 @@ class FewShotModel:
         Args:
             num_samples: predictors drawn for each group.
             levels: which quantiles to give.
+            coverage: how likely the true class is to be in the set of classes that is given.
             suggest: in each group, rank so many rows whose labels would tell most.
             on_progress: told how many rows of how many are done.
         """
@@ -99,7 +101,7 @@ class FewShotModel:
         x = self.schema.encode(query, "the query table", notes)
         labelled, keys = self._match(query, support, notes)
         groups = group_rows(keys)
-        table = Collected(self.schema, levels, query.height, keep_functions=suggest > 0)
+        table = Collected(self.schema, self.calibration, levels, query.height, suggest > 0, coverage)
         done = 0
         for items in self._batches(groups, labelled, num_samples):
             self._respond(items, x, labelled, table, num_samples=num_samples, seed=seed)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from stmaml.baselines import (
     Baseline,
@@ -21,7 +21,7 @@ from stmaml.baselines import (
 )
 from stmaml.benchmarks.base import TaskSet
 from stmaml.benchmarks.groups import GroupTasks, with_shots
-from stmaml.calibration import normal_score
+from stmaml.calibration import class_sets, normal_score
 from stmaml.data.progress import Listener
 from stmaml.experiments import TEST_SEED, VAL_SEED
 from stmaml.fewshot.fitting import NUM_SAMPLES, Prepared, held_out
@@ -30,7 +30,7 @@ from stmaml.fewshot.model import FewShotModel
 from stmaml.metrics import paired_difference, summarise
 
 NOMINAL = (0.5, 0.8, 0.9)
-TEST_TASKS = 120
+TEST_TASKS = 600
 MAX_TUNING_TASKS = 60
 QUICK = BoostingConfig(
     learning_rate=(0.1,), min_samples_leaf=(20,), max_iter=200, max_rows=200_000, tuning_rows=20_000, max_passes=8
@@ -117,8 +117,16 @@ def _coverage(model: FewShotModel, raw: Raw, shots: int, temperature: float, num
         return summarise(((inside * weight).sum(1) / weight.sum(1)).reshape(-1, num_groups).mean(0))
 
     if model.schema.target.is_class:
-        nll = {part: raw.scores(t)["nll"].mean() for part, t in (("before", 1.0), ("after", temperature))}
-        return {"temperature": temperature, **{part: float(value) for part, value in nll.items()}}
+        nll = {part: float(raw.scores(t)["nll"].mean()) for part, t in (("before", 1.0), ("after", temperature))}
+        sets = {f"{nominal:.0%}": _set_coverage(model, raw, shots, temperature, nominal) for nominal in NOMINAL[1:]}
+        return {
+            "temperature": temperature,
+            **nll,
+            "sets": {
+                level: {"holds": share(holds.astype(float)), "size": share(size.astype(float))}
+                for level, (holds, size) in sets.items()
+            },
+        }
     before, after = raw.normal_scores(1.0), raw.normal_scores(temperature)
     found: dict[str, Any] = {"temperature": temperature}
     for nominal in NOMINAL:
@@ -131,6 +139,17 @@ def _coverage(model: FewShotModel, raw: Raw, shots: int, temperature: float, num
             "width": share(raw.interval(temperature, float(low), float(high))),
         }
     return found
+
+
+def _set_coverage(
+    model: FewShotModel, raw: Raw, shots: int, temperature: float, nominal: float
+) -> tuple[Bool[np.ndarray, "m q"], Int[np.ndarray, "m q"]]:
+    """Whether the set of classes holds the true one, and how many it has, in each row."""
+    probabilities = raw.probabilities(temperature)
+    floor = np.full(probabilities.shape[:2], model.calibration.floor_at(np.array([shots]), nominal)[0])
+    inside = class_sets(probabilities, floor)
+    truth = np.asarray(raw.query.y)[..., None]
+    return np.take_along_axis(inside, truth, axis=-1)[..., 0], inside.sum(-1)
 
 
 def verdict(rows: dict[str, dict[str, np.ndarray]], method: str, shots: int) -> str:

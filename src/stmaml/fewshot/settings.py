@@ -2,12 +2,13 @@
 
 import dataclasses
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import jax.random as jr
 
 from stmaml.data.schema import Schema
 from stmaml.errors import RunError, SettingError
+from stmaml.fewshot.linear import OnLinear, Prior, extended
 from stmaml.inner import InnerLoop
 from stmaml.methods import METHODS, stmaml
 from stmaml.methods.base import MethodConfig
@@ -16,7 +17,25 @@ from stmaml.runs import Run, from_dict
 from stmaml.tasks import NoiseModel, Scaling, TaskSpec
 from stmaml.training import TrainConfig
 
-STEPS = 4000
+Preset = Literal["default", "large"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large networks and batches are, and how long they train."""
+
+    steps: int
+    tasks: int
+    width: int
+    z_size: int
+    attention: int
+    val_tasks: int
+
+
+SCALES: dict[Preset, Scale] = {
+    "default": Scale(steps=2000, tasks=16, width=64, z_size=32, attention=1, val_tasks=200),
+    "large": Scale(steps=10_000, tasks=64, width=256, z_size=64, attention=2, val_tasks=400),
+}
 
 
 @dataclass(frozen=True)
@@ -26,8 +45,10 @@ class Settings:
     method: str
     learner: MethodConfig
     training: TrainConfig
-    noise_model: NoiseModel = "learned"
+    noise_model: NoiseModel = "predicted"
     seed: int = 0
+    linear: bool = True
+    """Whether a Bayesian linear regression comes first (see linear.py)."""
 
     def to_json(self) -> dict[str, Any]:
         """The settings as plain lists and dictionaries."""
@@ -42,44 +63,57 @@ class Settings:
             from_dict(TrainConfig, content["training"]),
             content["noise_model"],
             content["seed"],
+            content.get("linear", False),  # runs of earlier versions had none
         )
 
 
-def default_settings(method: str = "st-maml", *, steps: int | None = None, seed: int = 0) -> Settings:
-    """Settings that serve most tables: networks of width 128, minutes of training on two cores."""
+def default_settings(
+    method: str = "st-maml",
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    preset: Preset = "default",
+    linear: bool = True,
+) -> Settings:
+    """Settings that serve most tables: small networks, minutes of training on two cores; or large ones for a GPU."""
     if method not in METHODS:
         raise SettingError(f"there is no method '{method}'; choose one of: {', '.join(METHODS)}.")
-    steps = STEPS if steps is None else steps
+    if preset not in SCALES:
+        raise SettingError(f"there is no preset '{preset}'; choose one of: {', '.join(SCALES)}.")
+    scale = SCALES[preset]
+    steps = scale.steps if steps is None else steps
     training = TrainConfig(
         steps=steps,
-        tasks_per_batch=16,
-        outer_lr=2e-3,
+        tasks_per_batch=scale.tasks,
+        outer_lr=1e-3,
         warmup=min(100, steps // 10),
         val_every=250,
-        val_tasks=200,
-        val_samples=5,
+        val_tasks=scale.val_tasks,
+        val_samples=8,
         val_metric="nll",
         checkpoint_every=500,
         steps_per_call=50,
         on_divergence="rollback",
     )
-    return Settings(method, _learner(method), training, seed=seed)
+    return Settings(method, _learner(method, scale), training, seed=seed, linear=linear)
 
 
-def _learner(method: str) -> MethodConfig:
-    inner = InnerLoop(inner_lr=0.01, inner_steps=5)
+def _learner(method: str, scale: Scale) -> MethodConfig:
+    width = scale.width
+    inner = InnerLoop(inner_lr=1e-3, inner_steps=5)
     if method == "st-maml":
         return stmaml.Config(
-            hidden=(128, 128),
-            encoder=(128, 128, 128),
-            z_hidden=(128, 128),
-            z_size=32,
-            h_size=32,
-            kl_weight=0.01,
+            hidden=(width, width),
+            encoder=(width, width),
+            attention=scale.attention,
+            z_hidden=(width,),
+            z_size=scale.z_size,
+            h_size=scale.z_size,
+            prior_draws=4,
             inner=inner,
         )
     config: Any = METHODS[method]()
-    changes = {"hidden": (128, 128), "inner": inner}
+    changes = {"hidden": (width, width), "inner": inner}
     return replace(config, **{name: value for name, value in changes.items() if hasattr(config, name)})
 
 
@@ -95,7 +129,13 @@ def task_spec(schema: Schema, noise_model: NoiseModel) -> TaskSpec:
 def build(schema: Schema, settings: Settings) -> Standardised:
     """A fresh learner: it sees inputs as the schema scales them, and real targets of mean 0 and spread 1."""
     spec = task_spec(schema, settings.noise_model)
-    learner = settings.learner.build(spec, key=jr.split(jr.key(settings.seed))[0])
+    key = jr.split(jr.key(settings.seed))[0]
+    if settings.linear:
+        num_classes = spec.y_size if spec.target == "class" else 0
+        learner = settings.learner.build(extended(spec), key=key)
+        learner = OnLinear(learner, Prior(spec.x_size, num_classes or spec.y_size), num_classes)
+    else:
+        learner = settings.learner.build(spec, key=key)
     zeros, ones = (0.0,) * spec.x_size, (1.0,) * spec.x_size
     target = schema.target
     return Standardised(learner, Scaling(zeros, ones, (target.mean,), (target.std,)), scale_targets=not target.is_class)
