@@ -5,7 +5,7 @@ import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile much and run little: code that is made quickly serves them better than code that runs quickly.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 import jax
 import jax.random as jr

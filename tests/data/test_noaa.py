@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 
 from stmaml.data import noaa
-from stmaml.data.noaa import COLUMNS, MISSING, NAMES, Problem, Stations, read_stations
+from stmaml.data.noaa import COLUMNS, MISSING, NAMES, Stations, read_stations
+from stmaml.data.problems import Problem
 from stmaml.data.progress import listening
 from stmaml.errors import SourceError
 from tests.noaa_files import HEADER, pack, station_text, write_station, write_year

@@ -21,8 +21,8 @@ from jaxtyping import Array, ArrayLike, Float, Int, Int32, PRNGKeyArray, UInt8
 
 from stmaml.benchmarks.base import Benchmark
 from stmaml.data.folders import data_folder
-from stmaml.data.noaa import Problem, Problems
 from stmaml.data.pictures import ARCHIVES, Channels, Pictures, decode_pictures, load_pictures, source_name
+from stmaml.data.problems import Problem, Problems
 from stmaml.errors import SettingError, SourceError
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 

@@ -23,7 +23,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
 from stmaml.benchmarks.base import Benchmark, Showcase
 from stmaml.data.folders import data_folder
-from stmaml.data.noaa import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP, Problem, Stations, read_stations
+from stmaml.data.noaa import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP, Stations, read_stations
+from stmaml.data.problems import Problem
 from stmaml.errors import SettingError, SourceError
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 

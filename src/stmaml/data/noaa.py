@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16, Shaped, UInt8
 
 from stmaml.data.folders import cache_folder
+from stmaml.data.problems import Problem, Problems
 from stmaml.data.progress import tell
 from stmaml.errors import SourceError
 
@@ -54,7 +55,6 @@ DUPLICATE_DATE = "duplicate date"
 DUPLICATE_FILE = "station and year twice"
 NO_USABLE_ROW = "no usable row"
 
-MAX_EXAMPLES = 5
 BATCH_BYTES = 8 << 20  # parsed at once: large enough to hide the cost of a call, small enough for eight in memory
 ARCHIVES = (".tar.gz", ".tgz", ".tar.xz")
 STATION = re.compile(r"[0-9A-Za-z]{11}")
@@ -96,39 +96,6 @@ NAMES = tuple(column.name for column in COLUMNS)
 PLACE = {"LATITUDE": 90.0, "LONGITUDE": 180.0, "ELEVATION": 9000.0}  # with the largest believable magnitude
 REQUIRED = ("DATE", *PLACE, "NAME", *NAMES, "FRSHTT")
 OBSERVATIONS = "STP_ATTRIBUTES"  # tells a station pressure of 999.9 mbar from the code for none
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something wrong in the files: how often, and the first few places."""
-
-    count: int
-    examples: tuple[str, ...]
-
-
-class Problems:
-    """Counts of what was wrong, by kind."""
-
-    def __init__(self):
-        self._counts: dict[str, int] = defaultdict(int)
-        self._examples: dict[str, list[str]] = defaultdict(list)
-
-    def add(self, kind: str, example: str, count: int = 1) -> None:
-        """Counts `count` more of a kind, seen at `example`."""
-        self._counts[kind] += count
-        if len(self._examples[kind]) < MAX_EXAMPLES:
-            self._examples[kind].append(example)
-
-    def update(self, other: "Problems") -> None:
-        """Adds all that `other` counted."""
-        for kind, problem in other.summary().items():
-            self._counts[kind] += problem.count
-            room = MAX_EXAMPLES - len(self._examples[kind])
-            self._examples[kind].extend(problem.examples[:room])
-
-    def summary(self) -> dict[str, Problem]:
-        """Each kind's count and first examples."""
-        return {kind: Problem(count, tuple(self._examples[kind])) for kind, count in sorted(self._counts.items())}
 
 
 @dataclass(frozen=True)

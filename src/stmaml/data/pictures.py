@@ -23,7 +23,7 @@ from jaxtyping import Int32, Shaped, UInt8, UInt64
 from PIL import Image, ImageOps
 
 from stmaml.data.folders import cache_folder
-from stmaml.data.noaa import Problem, Problems
+from stmaml.data.problems import Problem, Problems
 from stmaml.data.progress import tell
 from stmaml.errors import SourceError
 
