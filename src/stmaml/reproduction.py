@@ -68,7 +68,7 @@ _QUICK = BoostingConfig(
 BUDGETS: dict[str, dict[BudgetName, Budget]] = {
     "regression2d": {
         "smoke": Budget(steps=50, tasks_per_batch=8, seeds=1, tasks=50),
-        "cpu": Budget(steps=5_000, seeds=3, tasks=1_000),
+        "cpu": Budget(steps=4_000, seeds=3, tasks=1_000),
         "paper": Budget(steps=10_000, tasks_per_batch=100, seeds=3, tasks=1_000, steps_per_call=500, own_pace=True),
     },
     "weather": {
