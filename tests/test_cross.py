@@ -13,7 +13,8 @@ from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
 from stmaml.methods import stmaml
 from stmaml.methods.base import pairs
-from stmaml.nets.cross import CrossBlock, Lookup
+from stmaml.nets.attention import AttentionBlock
+from stmaml.nets.cross import Lookup
 from stmaml.nets.learner import Learner
 from stmaml.tasks import Examples, TaskSpec, pad
 from tests.methods.small import small_task
@@ -54,7 +55,7 @@ def perceptron(rows: np.ndarray, mlp) -> np.ndarray:
     return rows
 
 
-def layer_by_hand(block: CrossBlock, rows: np.ndarray, seen: np.ndarray) -> np.ndarray:
+def layer_by_hand(block: AttentionBlock, rows: np.ndarray, seen: np.ndarray) -> np.ndarray:
     """One query and one head at a time."""
     attention = block.attention
     q, k, v = (

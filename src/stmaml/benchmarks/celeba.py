@@ -5,6 +5,7 @@ they have all of three attributes, or none: which two of them decide is left ope
 for each pair of the three.
 """
 
+import abc
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -237,14 +238,10 @@ class Drawn(eqx.Module):
     """The rules of ambiguous tasks, by their places among the pairs."""
 
 
-class PairTasks(eqx.Module):
-    """Tasks with one rule: two attributes, both against neither."""
+class _FaceTasks(eqx.Module):
+    """Tasks drawn as rows of an album, which become pictures when they are needed."""
 
     album: Album
-    pairs: Candidates
-    settings: Config = eqx.field(static=True)
-    balanced: bool = eqx.field(static=True, default=False)
-    """Every rule once before any comes twice, instead of at random."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -260,6 +257,23 @@ class PairTasks(eqx.Module):
         """Tasks with fresh rules, pictures and labels."""
         return self.expand(self.draw(num_tasks, key=key))
 
+    @abc.abstractmethod
+    def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Drawn:
+        """The same tasks as rows of pictures."""
+
+    def expand(self, drawn: Drawn) -> TaskBatch:
+        """The tasks themselves."""
+        return self.album.expand(drawn)
+
+
+class PairTasks(_FaceTasks):
+    """Tasks with one rule: two attributes, both against neither."""
+
+    pairs: Candidates
+    settings: Config = eqx.field(static=True)
+    balanced: bool = eqx.field(static=True, default=False)
+    """Every rule once before any comes twice, instead of at random."""
+
     def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Drawn:
         """The same tasks as rows of pictures."""
         rule_key, task_key = jr.split(key)
@@ -271,51 +285,28 @@ class PairTasks(eqx.Module):
         shots = self.settings.shots
         return Drawn(rows[..., :shots], rows[:, None, :, shots:], label, jnp.zeros(num_tasks, dtype=int))
 
-    def expand(self, drawn: Drawn) -> TaskBatch:
-        """The tasks themselves."""
-        return self.album.expand(drawn)
-
     def _draw_task(self, rule: Int[Array, ""], key: PRNGKeyArray) -> tuple[Int[Array, "2 k"], Int[Array, ""]]:
         label_key, row_key = jr.split(key)
         rows = self.pairs.draw(rule, self.settings.shots + self.settings.query_per_class, key=row_key)
         return rows, jr.randint(label_key, (), 0, 2)
 
 
-class AmbiguousTasks(eqx.Module):
+class AmbiguousTasks(_FaceTasks):
     """Tasks whose support has three attributes, all against none, and three query sets, one for each pair of them."""
 
-    album: Album
     triplets: Candidates
     pairs: Candidates
     inside: Int[Array, "t 3"]
     """The pairs in each triplet, by their places among `pairs`."""
     settings: Config = eqx.field(static=True)
 
-    @property
-    def spec(self) -> TaskSpec:
-        """A picture in colour, two classes."""
-        return self.album.spec
-
-    @property
-    def content_digest(self) -> str:
-        """Stands for the pictures."""
-        return self.album.digest
-
-    def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
-        """Every triplet once before any comes twice; the first tasks do not depend on how many are asked for."""
-        return self.expand(self.draw(num_tasks, key=key))
-
     def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Drawn:
-        """The same tasks as rows of pictures."""
+        """Every triplet once before any comes twice; the first tasks do not depend on how many are asked for."""
         rule_key, task_key = jr.split(key)
         triplet = deal(len(self.triplets.rules), num_tasks, key=rule_key)
         rules = self.inside[triplet]
         support, query, label = jax.vmap(self._draw_task)(triplet, rules, _keys(task_key, num_tasks))
         return Drawn(support, query, label, jnp.zeros(num_tasks, dtype=int), rules)
-
-    def expand(self, drawn: Drawn) -> TaskBatch:
-        """The tasks themselves."""
-        return self.album.expand(drawn)
 
     def _draw_task(
         self, triplet: Int[Array, ""], rules: Int[Array, " r"], key: PRNGKeyArray

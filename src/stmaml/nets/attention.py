@@ -53,7 +53,7 @@ class MultiHeadAttention(eqx.Module):
 
 
 class AttentionBlock(eqx.Module):
-    """A transformer layer over a weighted set: rows look at each other, then each is revised on its own."""
+    """A transformer layer: rows look at each other, or at those of another set, then each is revised on its own."""
 
     attention: MultiHeadAttention
     revise: MLP
@@ -67,9 +67,15 @@ class AttentionBlock(eqx.Module):
         self.norms = (eqx.nn.LayerNorm(size), eqx.nn.LayerNorm(size))
 
     def __call__(self, rows: Float[Array, "n f"], weight: Float[Array, " n"]) -> Float[Array, "n f"]:
-        """The revised rows; normalised before each part, so that the sum of all stays a straight path."""
-        normed = jax.vmap(self.norms[0])(rows)
-        rows = rows + self.attention(normed, normed, normed, weight)
+        """The rows after looking at each other."""
+        return self.look(rows, rows, weight)
+
+    def look(
+        self, rows: Float[Array, "q f"], seen: Float[Array, "n f"], weight: Float[Array, " n"]
+    ) -> Float[Array, "q f"]:
+        """The rows after looking at `seen`; normalised before each part, so that the sum stays a straight path."""
+        normed, seen = jax.vmap(self.norms[0])(rows), jax.vmap(self.norms[0])(seen)
+        rows = rows + self.attention(normed, seen, seen, weight)
         return rows + self.revise(jax.vmap(self.norms[1])(rows))
 
 
