@@ -1,7 +1,7 @@
 """How fast training is: MAML beside plain JAX and torch, and every method beside MAML.
 
 python benchmarks/speed.py [--workloads mlp methods conv completion] [--methods maml st-maml] [--size full|tiny]
-                           [--tasks 32] [--seconds 3] [--repeats 5] [--json FILE]
+                           [--tasks 32] [--only WORD] [--seconds 3] [--repeats 5] [--profile] [--json FILE]
 
 Workload `mlp`: second-order MAML on a 2-40-40-1 network with biases, 25 tasks of 10 support and 30 query points, inner
 SGD, outer Adam, squared error. All contenders but the one that samples its own tasks start from the same weights and
@@ -10,10 +10,12 @@ see the same batches, and their losses must agree. Workload `methods`: every met
 Workload `conv`: second-order MAML with four blocks of 32 channels on 84x84 images, 5-way 5-shot, 15 queries a class, 5
 inner steps. Workload `completion`: ST-MAML as the paper has it on 28x28 images, 40 pixels observed and 784 asked, 3
 second-order steps. Both on random images and through the training loop's own compiled step; how far they are from what
-the device could do follows from the compiler's count of operations and bytes. `--size tiny` tries them out in seconds.
+the device could do follows from the compiler's count of operations and bytes, and `--profile` lists the kernels that a
+GPU's time goes to. `--size tiny` tries them out in seconds.
 
 Contenders take turns (A B C A B C ...), so that a neighbour on the machine slows all alike; a ratio is the median over
-the rounds of the ratio within a round. Torch is timed, on one thread, if it is installed.
+the rounds of the ratio within a round. Torch is timed if it is installed, with `mlp` on one thread, and so is
+learn2learn with `conv`.
 """
 
 import argparse
@@ -23,6 +25,7 @@ import itertools
 import json
 import os
 import platform
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +40,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
+from kernels import Kernel, kernels_table, profile
 from rich.console import Console
 from rich.table import Table
 
@@ -440,7 +444,7 @@ def count_share(state: Any, source: TaskSource, config: TrainConfig, precision: 
     parts = config.tasks_per_batch // (config.task_chunk or config.tasks_per_batch)
     looped = parts if parts > 1 else 1
     return Share(
-        operations=lowered.lowered.cost_analysis().get("flops", 0.0) * looped,
+        operations=(lowered.lowered.cost_analysis() or cost).get("flops", 0.0) * looped,
         moved=cost.get("bytes accessed", 0.0) * looped,
         memory=memory.temp_size_in_bytes + memory.argument_size_in_bytes + memory.output_size_in_bytes,
         precision=precision,
@@ -490,26 +494,31 @@ class Pictures(eqx.Module):
         return TaskBatch.of(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
 
 
-def run_conv(size: ConvSize, tasks: int, *, seconds: float, repeats: int) -> list[dict[str, Any]]:
-    """MAML on images in both precisions, inner steps kept or recomputed, tasks at once as is usual on the device."""
-    source = Pictures.of(size, key=jr.key(0))
-    chunk = usual_chunk(tasks, source.spec)
-    config = TrainConfig(tasks_per_batch=tasks, task_chunk=chunk)
-    contenders = []
+def conv_contenders(size: ConvSize, tasks: int, only: str) -> list[ImageContender]:
+    """MAML on images in both precisions, inner steps kept or recomputed, tasks at once as is usual on the device; and
+    other libraries that are installed. Those whose name does not have `only` in it are left out."""
+    makers: dict[str, Callable[[], ImageContender]] = {}
     for precision in ("float32",) if jax.default_backend() == "cpu" else ("bfloat16", "float32"):
         for remat in (False, True):
-            inner = InnerLoop(inner_lr=INNER_LR, inner_steps=size.inner_steps, inner_clamp=None, remat=remat)
-            conv = Conv(channels=size.channels, conv_blocks=size.blocks, precision=precision)
-            learner = maml.Config(conv=conv, inner=inner).build(source.spec, key=jr.key(0))
             name = f"stmaml, {precision}{', inner steps recomputed' if remat else ''}"
-            contenders.append(image_contender(name, learner, source, config, steps=1, precision=precision))
-            if remat and contenders[-1].share:  # a loop over inner steps, whose body is counted once: as without it
-                contenders[-1].share = replace(
-                    contenders[-2].share, memory=contenders[-1].share.memory, moved=float("nan")
-                )
+            makers[name] = partial(conv_contender, name, size, tasks, precision, remat)
     if importlib.util.find_spec("torch"):
-        contenders.append(ImageContender(torch_conv(size, tasks)))
-    return measure_images(contenders, tasks, seconds=seconds, repeats=repeats)
+        makers["torch, loop over tasks"] = lambda: ImageContender(torch_conv(size, tasks))
+        if importlib.util.find_spec("learn2learn"):
+            makers["learn2learn"] = lambda: ImageContender(learn2learn_conv(size, tasks))
+    return [make() for name, make in makers.items() if only in name]
+
+
+def conv_contender(name: str, size: ConvSize, tasks: int, precision: str, remat: bool) -> ImageContender:
+    source = Pictures.of(size, key=jr.key(0))
+    config = TrainConfig(tasks_per_batch=tasks, task_chunk=usual_chunk(tasks, source.spec))
+    inner = InnerLoop(inner_lr=INNER_LR, inner_steps=size.inner_steps, inner_clamp=None, remat=remat)
+    conv = Conv(channels=size.channels, conv_blocks=size.blocks, precision=precision)  # pyright: ignore[reportArgumentType]
+    learner = maml.Config(conv=conv, inner=inner).build(source.spec, key=jr.key(0))
+    each = image_contender(name, learner, source, config, steps=1, precision=precision)
+    if remat and each.share:  # a loop over inner steps, whose body the compiler counts once
+        each.share = replace(each.share, operations=float("nan"), moved=float("nan"))
+    return each
 
 
 def measure_images(
@@ -586,20 +595,51 @@ def torch_conv(size: ConvSize, tasks: int) -> Contender:
     return Contender("torch, loop over tasks", advance, comparable=False)
 
 
-def run_completion(tiny: bool, tasks: int | None, *, seconds: float, repeats: int) -> list[dict[str, Any]]:
+def learn2learn_conv(size: ConvSize, tasks: int) -> Contender:
+    """The same network and inner loop by learn2learn's MAML."""
+    import torch
+    from learn2learn.algorithms.maml import MAML
+    from torch import nn
+    from torch.nn import functional
+
+    device = "cuda" if jax.default_backend() != "cpu" and torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for i, o in itertools.pairwise([3, *[size.channels] * size.blocks]):
+        layers += [nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(), nn.MaxPool2d(2)]
+    features = size.channels * (size.image >> size.blocks) ** 2
+    maml = MAML(nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, size.ways)).to(device), lr=INNER_LR)
+    support, query = size.ways * size.shots, size.ways * size.queries
+    x = torch.rand(tasks, support + query, 3, size.image, size.image, device=device)
+    y = torch.arange(support + query, device=device) % size.ways
+    optimizer = torch.optim.Adam(maml.parameters(), lr=OUTER_LR)
+
+    def advance() -> np.ndarray:
+        optimizer.zero_grad()
+        total = 0.0
+        for task in x:
+            learner = maml.clone()
+            for _ in range(size.inner_steps):
+                learner.adapt(functional.cross_entropy(learner(task[:support]), y[:support]))
+            loss = functional.cross_entropy(learner(task[support:]), y[support:]) / tasks
+            loss.backward()
+            total += loss.item()
+        optimizer.step()
+        return np.array([total])
+
+    return Contender("learn2learn", advance, comparable=False)
+
+
+def completion_contender(tiny: bool, tasks: int) -> ImageContender:
     """ST-MAML with the paper's recipe on random images, tasks drawn in the step as in training."""
     experiment = recipe("completion", "st-maml")
-    tasks = tasks or (2 if tiny else experiment.training.tasks_per_batch)
     side, count = (4, 10) if tiny else (28, 20_000)
     pixels = jr.randint(jr.key(0), (3 * count, side * side), 0, 256).astype(jnp.uint8)
     settings = completion.Config(shots=5) if tiny else experiment.task
     source = completion.Completion(completion.Album(pixels, (count,) * 3, (side, side)), settings, training=True)
     learner = experiment.learner.build(source.spec, key=jr.key(0))
     config = replace(experiment.training, tasks_per_batch=tasks)
-    contender = image_contender(
-        "st-maml, paper", learner, source, config, steps=2 if tiny else CHUNK, precision="float32"
-    )
-    return measure_images([contender], tasks, seconds=seconds, repeats=repeats)
+    return image_contender("st-maml, paper", learner, source, config, steps=2 if tiny else CHUNK, precision="float32")
 
 
 # The report
@@ -659,6 +699,16 @@ def images_table(title: str, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def show_kernels(each: ImageContender, console: Console) -> list[dict[str, Any]]:
+    """Prints where the time of one call goes, and gives the same for a file."""
+    kernels: list[Kernel] = profile(each.contender.advance)
+    if not kernels:
+        console.print("no GPU, so no kernels to list")
+        return []
+    console.print(kernels_table(f"Kernels of '{each.contender.name}', one call", kernels))
+    return [asdict(kernel) for kernel in kernels]
+
+
 WORKLOADS = ("mlp", "methods", "conv", "completion")
 
 
@@ -668,8 +718,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", choices=sorted(METHODS), default=sorted(METHODS))
     parser.add_argument("--size", choices=sorted(CONV_SIZES), default="full", help="of the image workloads")
     parser.add_argument("--tasks", type=int, help="in a step of an image workload")
+    parser.add_argument("--only", default="", help="contenders of workload `conv` whose name has this in it")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one turn of one contender")
     parser.add_argument("--repeats", type=int, default=5, help="rounds")
+    parser.add_argument("--profile", action="store_true", help="list the kernels of an image workload on a GPU")
     parser.add_argument("--json", type=Path, help="file for the figures")
     return parser.parse_args()
 
@@ -690,11 +742,21 @@ def main() -> None:
         console.print(methods_table(rows))
     if "conv" in arguments.workloads:
         tasks = arguments.tasks or (4 if jax.default_backend() == "cpu" else 32)
-        report["conv"] = run_conv(CONV_SIZES[arguments.size], tasks, **timing)
+        contenders = conv_contenders(CONV_SIZES[arguments.size], tasks, arguments.only)
+        report["conv"] = measure_images(contenders, tasks, **timing)
         console.print(images_table(f"MAML on images, {tasks} tasks, {arguments.size} size", report["conv"]))
+        if arguments.profile:
+            report["conv kernels"] = show_kernels(contenders[0], console)
     if "completion" in arguments.workloads:
-        report["completion"] = run_completion(arguments.size == "tiny", arguments.tasks, **timing)
-        console.print(images_table(f"Image completion, {arguments.size} size", report["completion"]))
+        tiny = arguments.size == "tiny"
+        tasks = arguments.tasks or (2 if tiny else recipe("completion", "st-maml").training.tasks_per_batch)
+        contender = completion_contender(tiny, tasks)
+        report["completion"] = measure_images([contender], tasks, **timing)
+        console.print(images_table(f"Image completion, {tasks} tasks, {arguments.size} size", report["completion"]))
+        if arguments.profile:
+            report["completion kernels"] = show_kernels(contender, console)
+    report["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    console.print(f"most memory this process held: {report['peak_gb']:.2f} GB")
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
 

@@ -13,18 +13,22 @@ from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
 from stmaml.methods import maml
 from stmaml.methods.base import settle
+from stmaml.nets import conv
 from stmaml.nets.backbone import base_learner
 from stmaml.nets.conv import (
     EPSILON,
     Conv,
     ConvBody,
     ConvLearner,
+    Moments,
     Norm,
     Precision,
     conv3x3,
     conv3x3_squares,
     feature_shape,
     max_pool,
+    moments_by_inputs,
+    moments_of,
 )
 from stmaml.nets.learner import Learner
 from stmaml.nets.modulated import Film
@@ -32,6 +36,7 @@ from stmaml.tasks import Examples, Task, TaskSpec
 
 TINY = Conv(channels=4, conv_blocks=2)
 SHAPE = (8, 8, 3)
+SIZES = ((3, 4, 5), (5, 2), (3, 4, 5), (5, 2))
 
 
 @eqx.filter_jit
@@ -80,6 +85,30 @@ def test_in_bfloat16_values_and_gradients_agree_to_its_accuracy(key):
         assert 0 < error < 0.01  # three roundings of 2^-9 each
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_sum_in_pieces_and_its_derivatives_are_those_of_one_sum(pieces, key, monkeypatch):
+    """As on a GPU, where a sum over images is split: values, gradients and gradients of gradients."""
+    monkeypatch.setattr(conv, "_pieces", lambda images: pieces)
+    a, matrix, c, d = (jr.normal(k, s) for k, s in zip(jr.split(key, 4), SIZES, strict=True))
+
+    def twice(product):
+        def once(a, matrix):
+            grads = jax.grad(lambda a, m: jnp.sin(product(a, m)).sum(), argnums=(0, 1))(a, matrix)
+            return (jnp.cos(grads[0]) * c).sum() + (jnp.cos(grads[1]) * d).sum()
+
+        return jax.jit(jax.value_and_grad(once, argnums=(0, 1)))(a, matrix)
+
+    ours, plain = twice(conv._product), twice(lambda a, m: jnp.einsum("npk,ko->npo", a, m))
+    for found, want in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_are_split_into_a_few_equal_pieces_on_a_gpu(monkeypatch):
+    assert conv._pieces(25) == 1
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert [conv._pieces(n) for n in (1, 2, 7, 10, 25, 75, 100)] == [1, 2, 7, 5, 5, 5, 4]
+
+
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_squares_hold_the_numbers_of_the_convolution(kind, key):
     x, w = jr.normal(key, (2, 4, 6, 3)), jr.normal(jr.key(1), (3, 3, 3, 5))
@@ -104,8 +133,40 @@ def test_pooling_first_changes_nothing(mode, side, key):
         block = eqx.tree_at(lambda b: b.norm.scale, block, scale)
     block = eqx.tree_at(lambda b: b.norm.shift, block, jnp.array([0.2, -0.1, 0.0, 0.3]))
     x = jr.normal(key, (3, side, side, 2))
-    want = jax.nn.relu(max_pool(block.norm(conv3x3(x, block.weight), weight)))
-    np.testing.assert_allclose(block.activate(block.convolve(x), weight, None), want, rtol=1e-4, atol=1e-5)
+    responses = conv3x3(x, block.weight)
+    want = jax.nn.relu(max_pool(block.norm(responses, moments_of(responses, weight))))
+    np.testing.assert_allclose(block.activate(block.convolve(x, weight), None), want, rtol=1e-4, atol=1e-5)
+
+
+def test_moments_are_those_of_numpy(key):
+    x = 3 + jnp.stack([0.5 * jr.normal(key, (3, 4, 5)), 2 * jr.normal(jr.key(1), (3, 4, 5))], axis=-1)
+    found = moments_of(x, jnp.array([1.0, 0.0, 1.0]))
+    counted = np.asarray(x)[[0, 2]].reshape(-1, 2)
+    np.testing.assert_allclose(found.mean, counted.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(found.variance, counted.var(0), rtol=1e-4)
+    empty = moments_of(x, jnp.zeros(3))
+    np.testing.assert_array_equal(empty.mean, [0, 0])
+    np.testing.assert_array_equal(empty.variance, [1, 1])
+
+
+@pytest.mark.parametrize("side", [6, 7])
+@pytest.mark.parametrize("weight", [[1.0, 1.0, 1.0], [1.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
+def test_moments_by_inputs_and_their_gradients_are_those_of_the_convolution(side, weight, key):
+    x, kernel = jr.uniform(key, (3, side, side, 2)), jr.normal(jr.key(1), (3, 3, 2, 4))
+    cotangent = Moments(jr.normal(jr.key(2), (4,)), jr.normal(jr.key(3), (4,)))
+
+    def by_convolution(kernel):
+        return moments_of(conv3x3(x, kernel), jnp.array(weight))
+
+    def by_patches(kernel):
+        return moments_by_inputs(x, kernel, jnp.array(weight))
+
+    for want, found in zip(
+        jax.tree.leaves(pulled(by_convolution, cotangent, kernel)),
+        jax.tree.leaves(pulled(by_patches, cotangent, kernel)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, want, rtol=2e-3, atol=2e-4)
 
 
 def test_per_task_weights_stay_one_product(key):
@@ -149,7 +210,8 @@ def test_normalisation_is_numpys(mode, key):
         else:
             plain = normalised(x, (0, 1, 2))
         want = plain * np.asarray(scale) + np.asarray(shift)
-    np.testing.assert_allclose(norm(jnp.asarray(x, dtype=jnp.float32), jnp.ones(4)), want, rtol=1e-4, atol=1e-4)
+    values = jnp.asarray(x, dtype=jnp.float32)
+    np.testing.assert_allclose(norm(values, moments_of(values, jnp.ones(4))), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["batch", "support", "group", "none"])
@@ -191,7 +253,8 @@ def test_a_modulation_follows_the_normalisation(images, key):
     body = ConvBody(SHAPE, Conv(channels=4, conv_blocks=1), key=key)
     film = Film(jr.normal(key, (4,)), jr.normal(jr.key(1), (4,)))
     block = body.blocks[0]
-    raw = np.asarray(block.norm(conv3x3(images, block.weight), jnp.ones(5)))
+    responses = conv3x3(images, block.weight)
+    raw = np.asarray(block.norm(responses, moments_of(responses, jnp.ones(5))))
     raw = raw * (1 + np.asarray(film.gamma)) + np.asarray(film.beta)
     want = np.maximum(raw.reshape(5, 4, 2, 4, 2, 4).max((2, 4)), 0).reshape(5, -1)
     np.testing.assert_allclose(body(images, None, (film,)), want, rtol=1e-4, atol=1e-5)

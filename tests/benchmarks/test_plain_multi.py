@@ -182,6 +182,18 @@ def test_the_same_key_gives_the_same_tasks_and_another_key_others(root, key):
     assert (np.asarray(one.tasks.support.x) != np.asarray(other.tasks.support.x)).any()
 
 
+def test_half_of_the_training_images_are_turned_and_no_test_image(root, key):
+    one, other = sample(few_shot(root), 40, key), sample(few_shot(root, mirror=True), 40, key)
+    for before, after in ((one.tasks.support, other.tasks.support), (one.tasks.query, other.tasks.query)):
+        x, y = np.asarray(before.x), np.asarray(after.x)
+        same, mirrored = ((each == y).all((2, 3, 4)) for each in (x, x[:, :, :, ::-1]))
+        assert (same ^ mirrored).all()
+        assert 0.4 < mirrored.mean() < 0.6
+        np.testing.assert_array_equal(before.y, after.y)
+    tested = [sample(few_shot(root, "test", mirror=mirror), 6, key) for mirror in (False, True)]
+    jax.tree.map(np.testing.assert_array_equal, *tested)
+
+
 def test_the_first_tasks_do_not_depend_on_how_many_are_asked_for(root, key):
     source = few_shot(root)
     few, many = draw(source, 3, key), draw(source, 200, key)

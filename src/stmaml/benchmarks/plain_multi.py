@@ -59,6 +59,8 @@ class Config:
     """Rows and columns that pictures are scaled to."""
     grey: bool = False
     """Read pictures as grey, one channel, instead of as colour."""
+    mirror: bool = False
+    """Turn each image of a training task left to right with probability one half."""
     images_on: Literal["auto", "device", "host"] = "auto"
     """Keep decoded images on the device, or on the host and send those that are asked for; by their size if auto."""
 
@@ -180,7 +182,12 @@ class FewShot(eqx.Module):
 
     def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
         """Tasks by the key."""
-        return self.expand(self.draw(num_tasks, key=key))
+        tasks = self.expand(self.draw(num_tasks, key=key))
+        if not (self.training and self.settings.mirror):
+            return tasks
+        keys = jr.split(jr.fold_in(key, 1))
+        turned = [_mirrored(tasks.tasks.support, key=keys[0]), _mirrored(tasks.tasks.query, key=keys[1])]
+        return eqx.tree_at(lambda batch: batch.tasks, tasks, Task(*turned))
 
     def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Draw:
         """The places of the images of `sample`'s tasks.
@@ -234,6 +241,12 @@ class FewShot(eqx.Module):
         among = jnp.arange(score.shape[0]) < number[family]
         chosen = jax.lax.top_k(jnp.where(among, score, -1.0), self.settings.ways)[1]
         return (jnp.cumsum(number) - number)[family] + chosen
+
+
+def _mirrored(examples: Examples, *, key: PRNGKeyArray) -> Examples:
+    """Sets of images, about half of them turned left to right."""
+    turn = jr.bernoulli(key, shape=examples.weight.shape)[..., None, None, None]
+    return eqx.tree_at(lambda e: e.x, examples, jnp.where(turn, examples.x[..., ::-1, :], examples.x))
 
 
 # From files to the classes of each split.

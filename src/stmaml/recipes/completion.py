@@ -14,14 +14,14 @@ _ENCODER = (20, 40, 64)
 
 
 def _completion(method: str, learner: MethodConfig, *, preset: str = "paper", outer_lr: float = 1e-3) -> Experiment:
-    """Images of the three sets, 12 of each in a batch, 40 pixels of each seen."""
+    """Images of the three sets, 24 of each in a batch, 40 pixels of each seen."""
     return Experiment(
         benchmark="completion",
         method=method,
         preset=preset,
         task=completion.Config(),
         learner=learner,
-        training=TrainConfig(steps=50_000, tasks_per_batch=36, outer_lr=outer_lr, val_metric="bce"),
+        training=TrainConfig(steps=50_000, tasks_per_batch=72, outer_lr=outer_lr, val_metric="bce"),
     )
 
 

@@ -1,5 +1,7 @@
 """Settings of the methods on few-shot classification of images from several data sets."""
 
+from dataclasses import replace
+
 from stmaml.benchmarks import plain_multi
 from stmaml.inner import InnerLoop
 from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, protonet, stmaml
@@ -12,13 +14,15 @@ _CONV = Conv(channels=32, norm="batch", precision="bfloat16")
 _INNER = InnerLoop(inner_lr=1e-2, inner_steps=5)
 
 
-def _plain_multi(method: str, learner: MethodConfig, *, preset: str = "paper") -> Experiment:
+def _plain_multi(
+    method: str, learner: MethodConfig, *, preset: str = "paper", task: plain_multi.Config | None = None
+) -> Experiment:
     """5-way 5-shot. As many training tasks as HSML's 50,000 batches of 4, in larger batches, which a GPU prefers."""
     return Experiment(
         benchmark="plain-multi",
         method=method,
         preset=preset,
-        task=plain_multi.Config(),
+        task=task or plain_multi.Config(),
         learner=learner,
         training=TrainConfig(
             steps=12_500,
@@ -58,4 +62,11 @@ RECIPES = (
     ),
     _plain_multi("cnp", neural_processes.CNPConfig(conv=_CONV)),
     _plain_multi("protonet", protonet.Config(conv=_CONV)),
+    # The last layer starts from class means, which also tell z what the task is.
+    _plain_multi(
+        "st-maml",
+        replace(_STMAML, reads="prototypes", proto_head=True, kl_weight=0.01),
+        preset="best",
+        task=plain_multi.Config(mirror=True),
+    ),
 )
