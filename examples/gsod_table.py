@@ -1,7 +1,11 @@
 """NOAA's archive of a year of weather stations as one plain table, as a user would clean it before `stmaml fit`.
 
     python examples/gsod_table.py 2019.tar.xz stations.parquet
-    stmaml fit stations.parquet --task STATION --target TEMP --preset large --query-size 100 --min-query 100
+    stmaml fit stations.parquet --task STATION --target TEMP --preset large --query-size 100 --min-query 100 \
+        --run runs/stations
+    python examples/gsod_table.py stations.parquet figures --figures-of runs/stations
+
+The last command draws what the run says about some of its test stations, and how far its intervals hold.
 
 Where the archive comes from is in docs/weather.md. Nothing here is code of the weather benchmark: codes for missing
 values become empty cells, the six weather signs six columns, dates dates. What gives the temperature away (dew point,
@@ -13,9 +17,15 @@ station must have for it.
 import io
 import sys
 import tarfile
+from argparse import ArgumentParser
 from pathlib import Path
 
 import polars as pl
+from matplotlib.figure import Figure  # noqa: TID251
+
+from stmaml.benchmarks.groups import Sizes, split_groups
+from stmaml.fewshot.model import load_model
+from stmaml.runs import Run
 
 MISSING = {
     "TEMP": 9999.9,
@@ -81,7 +91,7 @@ def air_between():
     }
 
 
-def main(archive, out):
+def make_table(archive, out):
     """Writes the table and says what it holds."""
     rows = read(archive)
     year = rows["DATE"].dt.year().mode()[0]
@@ -91,5 +101,80 @@ def main(archive, out):
     print(f"{rows.height:,} days of {rows['STATION'].n_unique():,} stations in {year}: {out}, {size:.1f} MB")
 
 
+def draw(table, folder, run):
+    """Writes both figures of a run of `stmaml fit`."""
+    run, folder = Run(Path(run)), Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    stations_figure(load_model(run.folder), held_out_stations(table, run)).savefig(folder / "stations.png", dpi=150)
+    coverage_figure(run.scores()["test-groups"]["calibration"]).savefig(folder / "stations-coverage.png", dpi=150)
+    print(f"drew {folder / 'stations.png'} and {folder / 'stations-coverage.png'}")
+
+
+SHOWN, LABELLED, MOST_OF_A_YEAR = 3, 10, 330
+
+
+def held_out_stations(table, run):
+    """The first few of the run's test stations that report on most days: by rank, not by how well they do."""
+    rows = pl.scan_parquet(table)
+    count = rows.group_by("STATION").len().collect()
+    sizes = Sizes(**run.config()["table"]["sizes"])
+    split = split_groups(count["STATION"].to_list(), count["len"].cast(pl.Int64).to_numpy(), sizes)
+    full = set(count.filter(pl.col("len") >= MOST_OF_A_YEAR)["STATION"])
+    chosen = [name for name in split.test if name in full][:SHOWN]
+    return rows.filter(pl.col("STATION").is_in(chosen)).collect().partition_by("STATION")
+
+
+def stations_figure(model, stations):
+    """A year at each station: ten labelled days, what is predicted for the others, and what was measured."""
+    figure = Figure(figsize=(9.5, 2.2 * len(stations) + 0.6), layout="constrained")
+    axes = figure.subplots(len(stations), 1, sharex=True, squeeze=False)[:, 0]
+    for number, (ax, days) in enumerate(zip(axes, stations, strict=True)):
+        known = days.sample(LABELLED, seed=number)
+        asked = days.join(known, on="DATE", how="anti").sort("DATE")
+        found = model.predict(asked.drop("TEMP"), known, levels=(0.05, 0.5, 0.95)).frame
+        inside = asked["TEMP"].is_between(found["q05"], found["q95"]).mean()
+        ax.fill_between(
+            found["DATE"], found["q05"], found["q95"], color="#E69F00", alpha=0.3, lw=0, label="90 % interval"
+        )
+        ax.plot(found["DATE"], found["q50"], color="#D55E00", lw=1.2, label="predicted median")
+        ax.plot(asked["DATE"], asked["TEMP"], ".", color="#0072B2", ms=3, label="measured, not shown to the model")
+        ax.plot(known["DATE"], known["TEMP"], "o", color="black", ms=5, label="labelled days")
+        ax.set_title(f"station {days['STATION'][0]}: {inside:.0%} of the other days in the interval", fontsize=10)
+        ax.set_ylabel("°F")
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def coverage_figure(calibration):
+    """The share of test days in intervals against the number of labelled days, before and after recalibration."""
+    shots = list(calibration)
+    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    ax = figure.subplots()
+    for level, colour in zip(("50%", "80%", "90%"), ("#0072B2", "#D55E00", "#009E73"), strict=True):
+        nominal = float(level.rstrip("%"))
+        ax.axhspan(nominal - 3, nominal + 3, color=colour, alpha=0.12, lw=0)
+        for part, line in (("before", "o:"), ("after", "o-")):
+            share = [100 * calibration[count][level][part]["mean"] for count in shots]
+            fill = colour if part == "after" else "white"
+            ax.plot(shots, share, line, color=colour, mfc=fill, label=f"{nominal:.0f} %, {part}")
+    ax.set(xlabel="labelled days", ylabel="% of test days in the interval")
+    ax.set_title("Before and after recalibration; bands: nominal ± 3 points", fontsize=10)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def main(arguments=None):
+    """Makes the table, or draws a run."""
+    parser = ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("source", help="NOAA's archive; with --figures-of, the table made from it")
+    parser.add_argument("out", help="Parquet file for the table; with --figures-of, a folder")
+    parser.add_argument("--figures-of", metavar="RUN", help="draw this run of 'stmaml fit' instead")
+    flags = parser.parse_args(arguments)
+    if flags.figures_of is None:
+        make_table(flags.source, flags.out)
+    else:
+        draw(flags.source, flags.out, flags.figures_of)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main()

@@ -1,4 +1,4 @@
-"""From a table of many shops to predictions for a new one with four known days. Needs no data and about a minute."""
+"""From a table of many shops to predictions for new ones with four known days each. Needs no data, and two minutes."""
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -32,13 +32,18 @@ features = ["date", "campaign"]
 model = stmaml.FewShotRegressor(method="st-maml", steps=600)
 model.meta_fit(table.select(features), table["sold"], groups=table["shop"])
 
-new = sales(1, "new shop", jr.key(1))
-known, asked = new[:4], new[4:]
-model.fit(known.select(features), known["sold"])
-mean, std = model.predict(asked.select(features), return_std=True)
-low, high = model.predict_quantiles(asked.select(features), [0.1, 0.9]).T
-inside = np.mean((low <= asked["sold"].to_numpy()) & (asked["sold"].to_numpy() <= high))
-error = np.sqrt(np.mean((mean - asked["sold"].to_numpy()) ** 2))
-for row in range(5):
-    print(f"{asked['date'][row]}  sold {asked['sold'][row]:5.1f}  predicted {mean[row]:5.1f} ± {std[row]:.1f}")
-print(f"typical error {error:.1f}; {inside:.0%} of the days lie in their 80 % interval")
+new = sales(20, "new shop", jr.key(1))
+errors, inside = [], []
+for number, shop in enumerate(new.partition_by("shop", maintain_order=True)):
+    is_known = np.arange(DAYS) % 10 == 0
+    known, asked = shop.filter(is_known), shop.filter(~is_known)
+    model.fit(known.select(features), known["sold"])
+    mean, std = model.predict(asked.select(features), return_std=True)
+    low, high = model.predict_quantiles(asked.select(features), [0.1, 0.9]).T
+    sold = asked["sold"].to_numpy()
+    errors.append(np.square(mean - sold))
+    inside.append((low <= sold) & (sold <= high))
+    for row in range(5) if number == 0 else ():
+        print(f"{asked['date'][row]}  sold {sold[row]:5.1f}  predicted {mean[row]:5.1f} ± {std[row]:.1f}")
+print(f"20 new shops: typical error {np.sqrt(np.mean(errors)):.2f}, of which chance is 2.00")
+print(f"{np.mean(inside):.0%} of the days lie in their 80 % interval")

@@ -255,10 +255,11 @@ def test_what_needs_groups_says_so_and_the_rest_is_an_estimator(kind):
 
 
 @pytest.mark.slow
-def test_the_example_predicts_a_new_shop(capsys, monkeypatch):
+def test_the_example_predicts_new_shops(capsys, monkeypatch):
+    """Noise has a spread of 2, shops differ by 12: four known days must have told most of that."""
     monkeypatch.undo()
     made = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "own_table.py"))
-    truth = made["asked"]["sold"].to_numpy()
-    assert made["error"] < 0.5 * truth.std()
-    assert made["inside"] > 0.6
-    assert "typical error" in capsys.readouterr().out
+    assert np.shape(made["errors"]) == (20, 36)
+    assert 2.0**2 < np.mean(made["errors"]) < 3.2**2
+    assert np.mean(made["inside"]) == pytest.approx(0.8, abs=0.1)
+    assert "20 new shops: typical error" in capsys.readouterr().out

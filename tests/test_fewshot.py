@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import jax
@@ -10,8 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy import stats
+from threadpoolctl import threadpool_info
 
-from stmaml.baselines import support_mean
+from stmaml.baselines import Boosting, BoostingConfig, support_mean
 from stmaml.benchmarks.groups import Sizes
 from stmaml.calibration import LEVELS
 from stmaml.data.columns import Numeric
@@ -25,7 +28,7 @@ from stmaml.fewshot.fitting import TableConfig, finish, held_out, prepare, train
 from stmaml.fewshot.folder import Files, create, reopen
 from stmaml.fewshot.model import FewShotModel, load_model
 from stmaml.fewshot.scoring import score, verdict
-from stmaml.fewshot.settings import default_settings
+from stmaml.fewshot.settings import build, default_settings
 from stmaml.methods import METHODS
 from stmaml.runs import Run
 from stmaml.training import Interrupted
@@ -94,6 +97,13 @@ def test_rows_without_group_or_target_are_left_out_and_counted():
     assert prepare(frame, TABLE, quick()).notes == ["40 of 720 rows have no 'shop' or no 'y' and are left out"]
     with pytest.raises(SourceError, match="no row has both a 'shop' and a 'y'"):
         prepare(frame.with_columns(pl.lit(None).cast(pl.Float64).alias("y")), TABLE, quick())
+
+
+def test_a_column_that_numbers_the_rows_is_pointed_out():
+    frame = lines(40, 16).sort("shop").with_row_index("n", offset=1).with_columns(twice=2 * pl.col("n"))
+    assert prepare(frame, TABLE, quick()).notes == ["column 'n' seems to number the rows; leave it out with --drop n"]
+    shuffled = frame.drop("twice").sample(fraction=1.0, shuffle=True, seed=0)
+    assert prepare(shuffled, TABLE, quick()).notes == []
 
 
 @pytest.mark.parametrize(
@@ -286,16 +296,24 @@ def test_large_groups_are_asked_in_parts(model):
     np.testing.assert_allclose(frame["prediction"].tail(3), tail["prediction"], rtol=1e-4)
 
 
-def test_intervals_hold_on_test_groups_after_recalibration_and_not_before(model, prepared):
-    """Nominal 50, 80 and 90 % within 3 points at 2, 5 and 10 labelled rows, on 300 test groups."""
-    found = score(model, prepared, baselines=())["calibration"]
-    off_before = []
-    for shots in ("2", "5", "10"):
-        for nominal in (0.5, 0.8, 0.9):
+def test_intervals_hold_on_test_groups_after_recalibration_and_not_before():
+    """Nominal 50, 80 and 90 % within 3 points at 2, 5 and 10 labelled rows, even if the learner has learnt nothing.
+
+    The mean over tables, each with 300 groups to calibrate on and 300 others to test: a single table strays by up to 2
+    points (one standard deviation), so one seed would prove little.
+    """
+    settings = quick()
+    held: dict[tuple[str, float], list[tuple[float, float]]] = {}
+    for seed in range(6):
+        ready = prepare(lines(2000, 16, seed=1000 + 3 * seed), TABLE, settings)
+        found = score(finish(ready, settings, build(ready.schema, settings)), ready, baselines=())["calibration"]
+        for shots, nominal in product(("2", "5", "10"), (0.5, 0.8, 0.9)):
             row = found[shots][f"{nominal:.0%}"]
-            assert row["after"]["mean"] == pytest.approx(nominal, abs=0.03), (shots, nominal)
-            off_before.append(abs(row["before"]["mean"] - nominal))
-    assert max(off_before) > 0.05
+            held.setdefault((shots, nominal), []).append((row["before"]["mean"], row["after"]["mean"]))
+    mean = {case: np.mean(values, axis=0) for case, values in held.items()}
+    for (shots, nominal), (_, after) in mean.items():
+        assert after == pytest.approx(nominal, abs=0.03), (shots, nominal)
+    assert all(mean[shots, 0.5][0] > 0.6 for shots in ("2", "5", "10"))
 
 
 def test_predicted_quantiles_hold_as_the_report_says(model):
@@ -423,6 +441,29 @@ def test_baselines_see_the_same_groups_and_shots(model, prepared):
         guess = np.asarray(support.y)[:, :shots, 0].mean(1, keepdims=True)
         error = np.square(np.asarray(query.y)[..., 0] - guess).mean()
         assert result["scores"][str(shots)]["support-mean"]["mse"]["mean"] == pytest.approx(error, rel=0.05)
+
+
+def test_baselines_do_not_wait_for_busy_cores(prepared):
+    """scikit-learn's own threads: half of the cores to fit, one to predict."""
+    seen: dict[str, set[int]] = {"fit": set(), "predict": set()}
+
+    def note(what: str) -> None:
+        seen[what] |= {one["num_threads"] for one in threadpool_info() if one["user_api"] == "openmp"}
+
+    class Noting(Boosting):
+        def fit(self, train, val):
+            note("fit")
+            return super().fit(train, val)
+
+        def predict(self, support_x, support_y, query_x):
+            note("predict")
+            return super().predict(support_x, support_y, query_x)
+
+    tasks, _ = held_out(prepared.test, "table/test", TEST_SEED, 1)
+    few = BoostingConfig(learning_rate=(0.1,), max_leaf_nodes=(15,), min_samples_leaf=(20,), max_iter=2)
+    found = scoring._baseline_scores(prepared, tasks, (Noting(few),), [2], lambda what, done, total: None)
+    assert [name for name, _ in found] == ["gradient-boosting"]
+    assert seen == {"fit": {max(1, (os.cpu_count() or 1) // 2)}, "predict": {1}}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

@@ -1,7 +1,7 @@
 """From a table to a model: groups split, a learner trained, its intervals calibrated."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import jax
@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from stmaml.benchmarks.base import TaskSet, freeze
 from stmaml.benchmarks.groups import GroupTasks, Sizes, Split, split_groups, with_shots
 from stmaml.calibration import Calibration, best_temperature, conformal_floors, conformal_scores
-from stmaml.data.columns import as_text
+from stmaml.data.columns import Numeric, as_numbers, as_text
 from stmaml.data.progress import Listener
 from stmaml.data.schema import Schema, TargetKind, infer_schema
 from stmaml.data.tables import Groups, check_has, group_rows
@@ -100,6 +100,7 @@ def prepare(frame: pl.DataFrame, table: TableConfig, settings: Settings, schema:
             missing=table.missing,
             notes=notes,
         )
+        notes.extend(_row_numbers(frame, schema))
     if not schema.used:
         raise SourceError("no column is left to predict from. Name some with --features, or drop fewer.")
     x, y = schema.encode(frame, "the table", notes), schema.target.values(frame, schema.missing)
@@ -137,6 +138,17 @@ def _labelled_rows(frame: pl.DataFrame, table: TableConfig, notes: list[str]) ->
         notes.append(f"{gone} of {frame.height} rows have no '{table.task}' or no '{table.target}' and are left out")
         frame, keys = frame.filter(known), keys.filter(known)
     return frame, keys
+
+
+def _row_numbers(frame: pl.DataFrame, schema: Schema) -> Iterator[str]:
+    """What to say about columns that number the rows: in a table sorted by group they tell groups apart."""
+    for column in schema.used:
+        if not isinstance(column, Numeric):
+            continue
+        values = as_numbers(frame[column.name], schema.missing).to_numpy()
+        steps = np.diff(values)  # not a number where a cell is missing
+        if (steps >= 1).all() and (values == values.round()).all() and steps.mean() < 2:  # some rows may be left out
+            yield f"column '{column.name}' seems to number the rows; leave it out with --drop {column.name}"
 
 
 def _rows_of(groups: Groups, names: tuple[str, ...]) -> tuple[Shaped[np.ndarray, " n"], Shaped[np.ndarray, " g"]]:

@@ -34,7 +34,7 @@ class Scale:
 
 SCALES: dict[Preset, Scale] = {
     "default": Scale(steps=2000, tasks=16, width=64, z_size=32, attention=1, val_tasks=200),
-    "large": Scale(steps=10_000, tasks=64, width=256, z_size=64, attention=2, val_tasks=400),
+    "large": Scale(steps=20_000, tasks=64, width=256, z_size=64, attention=2, val_tasks=400),
 }
 
 
