@@ -13,7 +13,7 @@ from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
 from stmaml.methods import maml
 from stmaml.methods.base import settle
-from stmaml.nets import conv
+from stmaml.nets import patches
 from stmaml.nets.backbone import base_learner
 from stmaml.nets.conv import (
     EPSILON,
@@ -22,16 +22,13 @@ from stmaml.nets.conv import (
     ConvLearner,
     Moments,
     Norm,
-    Precision,
-    conv3x3,
-    conv3x3_squares,
     feature_shape,
-    max_pool,
     moments_by_inputs,
     moments_of,
 )
 from stmaml.nets.learner import Learner
 from stmaml.nets.modulated import Film
+from stmaml.nets.patches import Precision, conv3x3, conv3x3_squares, max_pool
 from stmaml.tasks import Examples, Task, TaskSpec
 
 TINY = Conv(channels=4, conv_blocks=2)
@@ -88,7 +85,7 @@ def test_in_bfloat16_values_and_gradients_agree_to_its_accuracy(key):
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_sum_in_pieces_and_its_derivatives_are_those_of_one_sum(pieces, key, monkeypatch):
     """As on a GPU, where a sum over images is split: values, gradients and gradients of gradients."""
-    monkeypatch.setattr(conv, "_pieces", lambda images: pieces)
+    monkeypatch.setattr(patches, "_pieces", lambda images: pieces)
     a, matrix, c, d = (jr.normal(k, s) for k, s in zip(jr.split(key, 4), SIZES, strict=True))
 
     def twice(product):
@@ -98,15 +95,15 @@ def test_a_sum_in_pieces_and_its_derivatives_are_those_of_one_sum(pieces, key, m
 
         return jax.jit(jax.value_and_grad(once, argnums=(0, 1)))(a, matrix)
 
-    ours, plain = twice(conv._product), twice(lambda a, m: jnp.einsum("npk,ko->npo", a, m))
+    ours, plain = twice(patches._product), twice(lambda a, m: jnp.einsum("npk,ko->npo", a, m))
     for found, want in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
 
 
 def test_sums_are_split_into_a_few_equal_pieces_on_a_gpu(monkeypatch):
-    assert conv._pieces(25) == 1
+    assert patches._pieces(25) == 1
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert [conv._pieces(n) for n in (1, 2, 7, 10, 25, 75, 100)] == [1, 2, 7, 5, 5, 5, 4]
+    assert [patches._pieces(n) for n in (1, 2, 7, 10, 25, 75, 100)] == [1, 2, 7, 5, 5, 5, 4]
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])

@@ -21,7 +21,7 @@ def _completion(method: str, learner: MethodConfig, *, preset: str = "paper", ou
         preset=preset,
         task=completion.Config(),
         learner=learner,
-        training=TrainConfig(steps=50_000, tasks_per_batch=72, outer_lr=outer_lr, val_metric="bce"),
+        training=TrainConfig(steps=50_000, tasks_per_batch=72, outer_lr=outer_lr, val_samples=8, val_metric="bce"),
     )
 
 
