@@ -468,6 +468,15 @@ def test_conditions_make_sections_and_most_tasks_win(tmp_path):
     assert cells(text, "st-maml")["tasks"] == "8"
 
 
+def test_sections_stand_by_the_number_of_examples_after_that_of_training(tmp_path):
+    run = make_run(tmp_path / "a")
+    for shots in (20, 100, 10, 2):
+        task_set = TEST_NAME.replace("shots10", f"shots{shots}")
+        score(run, {"mse": MSE}, digest=f"d{shots}", task_set=task_set, shots=shots)
+    sections = collect_sections(collect_variants([tmp_path / "a"]))
+    assert [section.shots for section in sections] == [10, 2, 20, 100]
+
+
 def test_runs_are_described(tmp_path):
     score(make_run(tmp_path / "a"), {"mse": MSE})
     text = report(tmp_path / "a")

@@ -210,9 +210,13 @@ def test_the_learner_with_the_best_validation_is_kept(key):
     np.testing.assert_allclose(watch.heights[40], [4.0], rtol=1e-4)
 
 
-def test_a_validation_metric_nobody_computes_is_named(key):
+def test_a_validation_metric_nobody_computes_is_named_before_training(key):
+    watch = Notebook()
     with pytest.raises(SettingError, match=r"--val-metric accuracy is not scored .* choose one of .*mse"):
-        climb(climbing(val_metric="accuracy"), key)
+        climb(climbing(val_metric="accuracy"), key, observer=watch)
+    assert not watch.scores
+    climb(climbing(val_metric="mae"), key, observer=watch)
+    assert len(watch.scores) == 4
 
 
 def test_a_loss_that_is_not_finite_stops_with_its_step(key):

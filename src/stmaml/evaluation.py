@@ -71,6 +71,13 @@ def evaluate(
     return Scores(ordered(values), task_set.family, task_set.name, task_set.digest, num_samples, gaps)
 
 
+def scored(learner: AbstractMetaLearner, task_set: TaskSet) -> set[str]:
+    """Names of the scores that `evaluate` would give, without computing any."""
+    batch = next(task_set.chunks(1))
+    shapes = eqx.filter_eval_shape(_score_batch, learner, batch, 1, jr.key(0), jnp.asarray(0))
+    return {"ece" if name == GAPS else name for name in shapes}
+
+
 def _within_memory(size: int, learner: AbstractMetaLearner, task_set: TaskSet, num_samples: int) -> int:
     """`size`, or as many tasks as memory is thought to bear, each held once for every predictor that adapts to it."""
     limit = MAX_BYTES["cpu" if jax.default_backend() == "cpu" else "other"]

@@ -16,11 +16,13 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 from stmaml.benchmarks.base import TaskSet, TaskSource, check_batch
 from stmaml.data.progress import tell
 from stmaml.errors import SettingError
-from stmaml.evaluation import evaluate
+from stmaml.evaluation import evaluate, scored
 from stmaml.memory import budget_for, choose, is_image, largest_divisor, parse_size, recomputing, usual_chunk
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import Task, TaskBatch
 
+USUAL_METRICS = {"real": ("mse", "nll"), "binary": ("bce", "nll"), "class": ("accuracy", "nll")}
+"""Scores that tasks with such targets always have."""
 MAX_ROLLBACKS = 8
 MAX_BYTES_AHEAD = 2**26
 MAX_BYTES_DRAWN = 2**29
@@ -200,9 +202,21 @@ class _Loop:
         check_batch(batch, self.source.spec)
         self.task_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(batch)) // batch.family.shape[0]
         if step < self.config.steps:
+            self._check_metric(given[0])
             states = self._plan(step, states)
         best = self._run(step, states, should_stop)
         return [_with_arrays_of(new, old) for new, old in zip(best, given, strict=True)]
+
+    def _check_metric(self, learner: AbstractMetaLearner) -> None:
+        """Refuses a misspelt score before training instead of at the first validation."""
+        metric = self.config.val_metric
+        if metric in USUAL_METRICS[self.source.spec.target]:
+            return  # tracing the network, to see what is scored, takes a second
+        names = scored(learner, self.val)
+        if metric not in names:
+            raise SettingError(
+                f"--val-metric {metric} is not scored on these tasks; choose one of {', '.join(sorted(names))}."
+            )
 
     def _plan(self, step: int, states: list[State]) -> list[State]:
         """Settles how a step is computed, within memory; gives the states with learners that compute it so."""
@@ -373,10 +387,6 @@ def _explained(error: Exception, config: TrainConfig) -> Exception:
 
 
 def _as_loss(metric: str, scores: dict[str, float]) -> float:
-    if metric not in scores:
-        raise SettingError(
-            f"--val-metric {metric} is not scored on these tasks; choose one of {', '.join(sorted(scores))}."
-        )
     return -scores[metric] if metric == "accuracy" else scores[metric]
 
 

@@ -100,6 +100,11 @@ class Section:
         return self.rows[0].evaluations[0].summary["settings"].get("shots")
 
     @property
+    def trained_shots(self) -> int | None:
+        """The same in training, of the first row."""
+        return self.rows[0].variant.config["benchmark"]["settings"].get("shots")
+
+    @property
     def metrics(self) -> list[str]:
         """The metrics any row has, in the order they were saved."""
         return list(dict.fromkeys(name for row in self.rows for name in row.metrics))
@@ -162,10 +167,12 @@ def collect_sections(variants: Iterable[Variant]) -> list[Section]:
         for run in variant.runs:
             for title, evaluation in _evaluations(run).items():
                 found.setdefault(title, {}).setdefault(label, []).append(evaluation)
-    return [
+    sections = [
         Section(title, tuple(Row(by_label[label], tuple(each)) for label, each in rows.items()), _floor(rows))
         for title, rows in found.items()
     ]
+    # Tests with as many examples as in training first, then by their number; else in the order they came.
+    return sorted(sections, key=lambda section: (section.shots != section.trained_shots, section.shots or 0))
 
 
 def _evaluations(run: Run) -> dict[str, Evaluation]:
