@@ -10,6 +10,7 @@ import pytest
 
 from stmaml import recipes
 from stmaml.benchmarks import plain_multi
+from stmaml.methods import bmaml, maml
 from stmaml.metrics import summarise
 from stmaml.recipes import PUBLISHED_FAMILIES, RECIPES, recipe
 from stmaml.reports import write_report
@@ -94,6 +95,15 @@ def test_every_method_of_the_table_has_a_recipe_and_a_row():
         assert experiment.learner.conv.norm == "batch"
         assert (experiment.task.ways, experiment.task.shots, experiment.task.query_per_class) == (5, 5, 15)
     assert BUDGETS["plain-multi"]["paper"].tasks == 4000
+
+
+@pytest.mark.parametrize("benchmark", ["plain-multi", "celeba"])
+def test_each_particle_of_bmaml_steps_as_far_as_maml(benchmark):
+    single, particles = (recipe(benchmark, method).learner for method in ("maml", "bmaml"))
+    assert isinstance(single, maml.Config)
+    assert isinstance(particles, bmaml.Config)
+    assert particles.inner.inner_lr / particles.num_particles == pytest.approx(single.inner.inner_lr)
+    assert particles.inner.inner_steps == single.inner.inner_steps
 
 
 def evaluated(folder: Path, method: str, accuracy: dict[str, float], **changes) -> Path:

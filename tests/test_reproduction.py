@@ -18,7 +18,7 @@ from tests.idx_files import write_digits
 from tests.noaa_files import write_year
 
 QUICK = BoostingConfig((0.1,), (7,), (5,), max_iter=5, first_look=5, max_rows=500, tuning_rows=200)
-TINY = Budget(steps=20, seeds=1, tasks=20, tasks_per_batch=4, boosting=QUICK)
+TINY = Budget(steps=20, seeds=1, tasks=20, tasks_per_batch=4, samples=1, boosting=QUICK)
 
 
 def method_rows(benchmark: str, budget: Budget, **more) -> list[Cell]:
@@ -74,8 +74,9 @@ def test_an_unknown_row_is_named_with_those_there_are():
 
 def test_a_table_is_filled_once_and_written_beside_the_papers(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(reproduction.BUDGETS["regression2d"], "smoke", TINY)
-    command = ("regression2d", "--rows", "cnp", "--samples", "1", "--out", tmp_path)
+    command = ("regression2d", "--rows", "cnp", "--samples", "1", "--steps", "12", "--out", tmp_path)
     run(monkeypatch, *command)
+    assert json.loads((tmp_path / "cnp" / "config.json").read_text())["training"]["steps"] == 12
     report = (tmp_path / "report" / "report.md").read_text()
     for words in ("| cnp", "Bayes limit", "parameters", "training"):
         assert words in report
@@ -116,14 +117,14 @@ def test_a_folder_with_other_settings_is_not_overwritten(tmp_path):
     (other,) = method_rows("regression2d", dataclasses.replace(TINY, steps=21), only=("cnp",))
     reproduction.create_runs(other.experiment, tmp_path / "cnp", [0])
     with pytest.raises(RunError, match="other settings"):
-        reproduction.run_cell(cell, tmp_path / "cnp", TINY, samples=1)
+        reproduction.run_cell(cell, tmp_path / "cnp", TINY)
 
 
 def test_another_number_of_seeds_overwrites_nothing(tmp_path):
     (cell,) = method_rows("regression2d", TINY, only=("cnp",))
     reproduction.create_runs(cell.experiment, tmp_path, [0])
     with pytest.raises(RunError, match="Choose another --out"):
-        reproduction.run_cell(cell, tmp_path, dataclasses.replace(TINY, seeds=2), samples=1)
+        reproduction.run_cell(cell, tmp_path, dataclasses.replace(TINY, seeds=2))
 
 
 def test_weather_from_station_files_to_a_table(tmp_path, monkeypatch, capsys):

@@ -40,21 +40,21 @@ def test_images_are_tested_with_as_many_pixels_as_they_have(data):
 @pytest.mark.parametrize("name", ["st-maml", "st-maml-best"])
 def test_st_maml_is_tested_with_several_numbers_of_pixels(name, data, evaluated, tmp_path):
     budget = dataclasses.replace(TINY, sweep=True)
-    run_cell(row(name, data, budget), tmp_path, budget, samples=1)
+    run_cell(row(name, data, budget), tmp_path, budget)
     assert evaluated == [(f"seed-{seed}", shots) for shots in (None, 4, 8, 20) for seed in (0, 1)]
 
 
 @pytest.mark.parametrize(("name", "sweep"), [("cnp", True), ("st-maml-deterministic", True), ("st-maml", False)])
 def test_other_rows_and_small_budgets_have_one_number(name, sweep, data, evaluated, tmp_path):
     budget = dataclasses.replace(TINY, sweep=sweep)
-    run_cell(row(name, data, budget), tmp_path, budget, samples=1)
+    run_cell(row(name, data, budget), tmp_path, budget)
     assert evaluated == [("seed-0", None), ("seed-1", None)]
 
 
 def test_what_was_tested_is_not_tested_again(data, evaluated, tmp_path, monkeypatch):
     budget = dataclasses.replace(TINY, sweep=True, seeds=1)
     monkeypatch.setattr(reproduction, "is_evaluated", lambda run, config: config.shots in (None, 8))
-    run_cell(row("st-maml", data, budget), tmp_path / "one", budget, samples=1)
+    run_cell(row("st-maml", data, budget), tmp_path / "one", budget)
     assert evaluated == [("one", 4), ("one", 20)]
 
 

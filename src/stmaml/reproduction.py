@@ -49,7 +49,7 @@ class Budget:
     steps_per_call: int = 100
     """A GPU waits less if it is asked less often."""
     samples: int = 20
-    """Predictors sampled for each test task, unless a command says otherwise."""
+    """Predictors sampled for each test task."""
     val_tasks: int | None = None
     """Validation tasks; those of the recipe if not given."""
     own_pace: bool = False
@@ -169,7 +169,6 @@ def run_cell(
     folder: Path,
     budget: Budget,
     *,
-    samples: int,
     observers: Callable[[], tuple[Observer, ...]] = tuple,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Run]:
@@ -177,7 +176,7 @@ def run_cell(
     runs = _open(cell, folder, budget)
     if not all(run.is_trained(cell.experiment.training.steps) for run in runs):
         train_runs(runs, observers=observers(), should_stop=should_stop)
-    config = EvaluateConfig(tasks=budget.tasks, samples=samples)
+    config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)
     task: Any = cell.experiment.task
     swept = budget.sweep and cell.name in SWEPT and hasattr(task, "sweep")
     for shots in (None, *(task.sweep() if swept else ())):
@@ -188,10 +187,12 @@ def run_cell(
     return runs
 
 
-def run_baseline(cell: BaselineCell, folder: Path, budget: Budget, *, samples: int) -> Run:
+def run_baseline(cell: BaselineCell, folder: Path, budget: Budget) -> Run:
     """Fits a baseline on training rows, its settings chosen on validation tasks, and scores it on the test tasks."""
     run = _open_baseline(cell, folder)
-    config = EvaluateConfig(tasks=budget.tasks, samples=samples)  # it has no samples, but shares a table with who has
+    config = EvaluateConfig(
+        tasks=budget.tasks, samples=budget.samples
+    )  # it has no samples, but shares a table with who has
     name = evaluation_name(cell.task, config)
     if name not in run.scores():
         benchmark = cell.task.build()

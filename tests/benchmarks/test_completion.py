@@ -1,6 +1,7 @@
 """Image completion: tasks from tiny IDX files against their definition, splits, balance, floors and bad input."""
 
 import dataclasses
+import hashlib
 import os
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sklearn.metrics import log_loss
 
 from stmaml.benchmarks.base import TaskSet, check_batch, freeze
 from stmaml.benchmarks.completion import SHOWCASE_PIXELS, Completion, Config, choose, entropy_floor, find_families
+from stmaml.data.idx import PUBLISHED_MD5
 from stmaml.data.progress import listening
 from stmaml.errors import SettingError, SourceError
 from stmaml.evaluation import among, evaluate
@@ -465,6 +467,17 @@ def test_images_are_not_moved_out_of_themselves(config):
         dataclasses.replace(config, shift=4).build()
 
 
+def test_images_of_a_published_name_without_its_checksum_are_named(tmp_path, monkeypatch):
+    for name in ("mnist", "own"):
+        write_family(tmp_path / name, train=grey(4), test=grey(2))
+    told = "images without the checksum of the published files: mnist "
+    assert Config(data=str(tmp_path), shots=2).build().notes == (f"{told}train, mnist t10k",)
+    content = (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").read_bytes()
+    monkeypatch.setitem(PUBLISHED_MD5, hashlib.md5(content).hexdigest(), "made up")
+    assert Config(data=str(tmp_path), shots=2, val_share=0.3).build().notes == (f"{told}t10k",)
+    assert Config(data=str(tmp_path), shots=2, families=("own",)).build().notes == ()
+
+
 def test_a_family_that_is_not_there_is_refused_with_those_that_are(config):
     with pytest.raises(SettingError, match="no images of a family 'emnist'; it has: mnist, fashion-mnist, kmnist"):
         dataclasses.replace(config, families=("emnist",)).build()
@@ -492,7 +505,7 @@ def test_families_of_different_sizes_are_refused(tmp_path):
 
 def test_test_images_of_another_size_are_refused(tmp_path):
     write_family(tmp_path / "mnist", train=grey(4), test=grey(2, width=5))
-    with pytest.raises(SourceError, match="training images of mnist have 5 x 4 pixels, its test images 5 x 5"):
+    with pytest.raises(SourceError, match=r"training images of mnist have 5 x 4 pixels, its test images 5 x 5. Scale"):
         Config(data=str(tmp_path), shots=2).build()
 
 

@@ -190,6 +190,8 @@ def test_half_of_the_training_images_are_turned_and_no_test_image(root, key):
         assert (same ^ mirrored).all()
         assert 0.4 < mirrored.mean() < 0.6
         np.testing.assert_array_equal(before.y, after.y)
+        by_task_keys = [jr.bernoulli(k, shape=mirrored.shape) for k in jr.split(jr.split(key)[1])]
+        assert not any((mirrored == np.asarray(each)).all() for each in by_task_keys)  # those the images are drawn by
     tested = [sample(few_shot(root, "test", mirror=mirror), 6, key) for mirror in (False, True)]
     jax.tree.map(np.testing.assert_array_equal, *tested)
 
@@ -392,10 +394,21 @@ def test_an_empty_split_is_an_error_that_says_what_to_do(gone, tmp_path):
         (bird / "val" / "finch").mkdir(parents=True)
     if gone == "unreadable":
         (bird / "val" / "finch" / "a.png").write_bytes(b"")
+    why = r" \(of all, 1 could not be read, such as bird/val/finch/a.png \(not a picture\)\)"
     with pytest.raises(
-        SourceError, match=r"^bird/val has no pictures; expected bird/val/<class>/ with some. Add them, or"
+        SourceError,
+        match=f"^bird/val has no pictures{why if gone == 'unreadable' else ''}; expected bird/val/<class>/ with some.",
     ):
         config(tmp_path).build()
+
+
+def test_several_sets_in_one_archive_are_not_taken_for_one(tmp_path):
+    for i, name in enumerate(("bird", "moss")):
+        write_dataset(tmp_path / "all" / name, first=SIZE * i)
+    with pytest.raises(
+        SourceError, match=r"^all holds more than one data set: there are .* in all/bird and in all/moss. Make each"
+    ):
+        config(pack(tmp_path / "all", tmp_path / "all.tar")).build()
 
 
 def test_classes_in_two_splits_are_an_error(tmp_path):

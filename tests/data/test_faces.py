@@ -102,6 +102,33 @@ def test_without_people_nobody_is_checked_and_that_is_said(tmp_path):
     assert "identity_CelebA.txt" in found.notes[0]
 
 
+def test_pictures_nobody_is_named_for_are_counted(tmp_path):
+    folder = small().write(tmp_path / "f")
+    people = (folder / "identity_CelebA.txt").read_text().replace("000001.jpg 7\n", "")
+    (folder / "identity_CelebA.txt").write_text(people.replace("000003.jpg 8\n", "000003.jpg 99999999999\n"))
+    found = read_faces(folder, SIZE)
+    assert found.person is not None
+    assert len(found.person) == 14
+    assert found.person[2] == 99999999999
+    assert (found.person == found.person[0]).sum() == 1
+    (note,) = found.notes
+    assert "not in identity_CelebA.txt, each taken for another person: 1, such as 000001.jpg" in note
+
+
+def test_uncropped_pictures_of_the_same_names_are_not_taken_for_the_aligned(tmp_path):
+    folder = small().write(tmp_path / "f")
+    (folder / "img_celeba").mkdir()
+    for path in (folder / "img_align_celeba").iterdir():
+        (folder / "img_celeba" / path.name).write_bytes(plain(99))
+    np.testing.assert_array_equal(number_of(read_faces(folder, SIZE).pictures), np.arange(14))
+
+
+def test_a_file_that_is_no_archive_is_named(tmp_path):
+    (tmp_path / "faces.txt").write_text("words")
+    with pytest.raises(SourceError, match=r"faces.txt is neither a folder nor a tar file"):
+        read_faces(tmp_path / "faces.txt", SIZE)
+
+
 def test_a_saved_file_is_enough(tmp_path):
     found = read_faces(small().write(tmp_path / "f"), SIZE)
     found.save(tmp_path / "faces.npz")
@@ -117,6 +144,12 @@ def test_a_saved_file_is_enough(tmp_path):
     np.savez(tmp_path / "other.npz", version=np.array(99))
     with pytest.raises(SourceError, match="version 99 instead of 1"):
         read_faces(tmp_path / "other.npz", SIZE)
+    with np.load(tmp_path / "faces.npz") as saved:
+        arrays = {name: saved[name] for name in saved}
+    for name in ("attributes", "pictures"):
+        np.savez(tmp_path / "short.npz", **{**arrays, name: arrays[name][1:]})
+        with pytest.raises(SourceError, match="no complete file of saved faces"):
+            read_faces(tmp_path / "short.npz", SIZE)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +180,9 @@ def test_a_saved_file_is_enough(tmp_path):
         ("list_eval_partition.txt", ".jpg 1\n", ".jpg 2\n", "no validation picture"),
         ("list_eval_partition.txt", "0000", "1000", "not of one set"),
         ("identity_CelebA.txt", "000001.jpg 7", "000001.jpg", "line 1 of identity_CelebA.txt"),
+        ("identity_CelebA.txt", "000001.jpg 7", "000001.jpg --7", "line 1 of identity_CelebA.txt"),
+        ("identity_CelebA.txt", "000001.jpg 7", f"000001.jpg 7{'0' * 18}", "line 1 of identity_CelebA.txt"),
+        ("list_attr_celeba.txt", "14\n", "²\n", "must begin with the number of pictures"),
     ],
 )
 def test_bad_lists_are_one_sentence(name, old, new, said, tmp_path):

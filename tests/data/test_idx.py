@@ -194,6 +194,14 @@ def test_a_broken_picture_is_named(tmp_path):
             read_grey_folder(tmp_path)
 
 
+def test_whatever_a_decoder_makes_of_a_broken_picture_is_one_sentence(tmp_path):
+    write_pictures(tmp_path / "a", grey(1))
+    whole = (tmp_path / "a" / "000.png").read_bytes()
+    (tmp_path / "a" / "000.png").write_bytes(whole[:11] + bytes([5]) + whole[12:])  # a header said to be too short
+    with pytest.raises(SourceError, match=r"000.png is not a readable picture"):
+        read_grey_folder(tmp_path)
+
+
 def test_pictures_with_more_than_a_byte_of_grey_are_refused(tmp_path):
     Image.fromarray(np.full((4, 4), 3000, dtype=np.uint16)).save(tmp_path / "deep.png")
     with pytest.raises(SourceError, match=r"is a picture of mode I.*expected 8-bit"):

@@ -135,17 +135,42 @@ def test_one_bad_picture_never_ends_a_run(tmp_path):
     (folder / "empty.png").write_bytes(b"")
     (folder / "text.jpeg").write_text("no picture")
     Image.fromarray(np.zeros((4, 4), np.uint16)).save(folder / "deep.png")
+    (folder / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     found = decode_pictures([folder], 8)
     assert len(found.name) == 5
     problem = found.problems[UNREADABLE]
-    assert problem.count == 4
+    assert problem.count == 5
     assert [example.split(" (")[0] for example in problem.examples] == [
         "birds/cut.jpg",
         "birds/deep.png",
         "birds/empty.png",
+        "birds/gone.jpg",
         "birds/text.jpeg",
     ]
+    assert problem.examples[4] == "birds/text.jpeg (not a picture)"
     np.testing.assert_array_equal(found.pixels, decode_pictures([album(tmp_path / "other")], 8).pixels)
+
+
+def test_links_back_are_not_followed_and_others_are(tmp_path):
+    folder = album(tmp_path / "birds")
+    (folder / "back").symlink_to(folder)
+    (folder / "itself.png").symlink_to(folder / "itself.png")
+    (folder / "more").symlink_to(album(tmp_path / "elsewhere"))
+    found = decode_pictures([folder], 8)
+    assert len(found.name) == 10
+    assert sum(name.startswith("more/") for name in found.name.tolist()) == 5
+    assert found.problems[UNREADABLE].examples == ("birds/itself.png (not a picture)",)
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
+    folder = album(tmp_path / "birds")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(SourceError, match=r"birds could not be listed: Permission denied. Make it readable"):
+        decode_pictures([folder], 8)
 
 
 def test_hidden_files_and_files_that_are_no_pictures_are_passed_over(tmp_path):

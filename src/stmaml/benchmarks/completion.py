@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 from stmaml.benchmarks.base import Benchmark, Showcase
 from stmaml.benchmarks.floors import Floor
 from stmaml.data.folders import data_folder
-from stmaml.data.idx import Part, holds_images, read_images
+from stmaml.data.idx import holds_images, read_images
 from stmaml.data.progress import tell
 from stmaml.errors import SettingError, SourceError
 from stmaml.metrics import Summary, summarise
@@ -96,6 +96,7 @@ class Config:
             families=albums.families,
             test_name=f"completion/{'+'.join(albums.families)}/shots{self.shots}",
             showcases=lambda: tuple(_showcases(test, albums.families)),
+            notes=albums.notes,
         )
 
     def sweep(self) -> tuple[int, ...]:
@@ -239,6 +240,8 @@ class Albums:
     train: Album
     val: Album
     test: Album
+    notes: tuple[str, ...] = ()
+    """What a user should know of the files."""
 
 
 @lru_cache(maxsize=2)
@@ -249,15 +252,20 @@ def _read_albums(folder: Path, families: tuple[str, ...], val_share: float) -> A
         raise SettingError(f"{folder} has no images of a family '{unknown[0]}'; it has: {', '.join(found)}.")
     names = families or tuple(found)
     train, val, test = [], [], []
+    others: list[str] = []
     for i, name in enumerate(names):
-        images = _read_part(found[name], "train")
+        known, asked = read_images(found[name], "train"), read_images(found[name], "t10k")
+        if name in PAPER_FAMILIES:  # a name that promises certain images
+            others += [f"{name} {part}" for part, split in (("train", known), ("t10k", asked)) if not split.verified]
+        images = known.images
         held_out = _held_out(len(images), val_share, found[name])
         train.append(images[~held_out])
         val.append(images[held_out])
-        test.append(_read_part(found[name], "t10k"))
+        test.append(asked.images)
         _check_sizes(name, test[-1], images, names[0], test[0])
         tell("reading families", i + 1, len(names))
-    return Albums(names, _album(train), _album(val), _album(test))
+    notes = (f"images without the checksum of the published files: {', '.join(others)}",) if others else ()
+    return Albums(names, _album(train), _album(val), _album(test), notes)
 
 
 def find_families(folder: Path) -> dict[str, Path]:
@@ -275,15 +283,14 @@ def find_families(folder: Path) -> dict[str, Path]:
     return {name: found[name] for name in dict.fromkeys([*(n for n in PAPER_FAMILIES if n in found), *found])}
 
 
-def _read_part(folder: Path, part: Part) -> UInt8[np.ndarray, "n h w"]:
-    return read_images(folder, part).images
-
-
 def _held_out(count: int, share: float, folder: Path) -> np.ndarray:
     """Which training images are for validation: evenly spread, as files may be sorted by class."""
     wanted = max(1, round(count * share))
     if count < 2 or wanted >= count:
-        raise SourceError(f"{folder} has {count} training image(s), too few to keep {wanted} of them for validation.")
+        raise SourceError(
+            f"{folder} has {count} training image(s), too few to keep {wanted} of them for validation. "
+            "Add images, or change --val-share."
+        )
     steps = np.arange(count + 1) * wanted // count
     return steps[1:] > steps[:-1]
 
@@ -291,7 +298,9 @@ def _held_out(count: int, share: float, folder: Path) -> np.ndarray:
 def _check_sizes(name: str, test: np.ndarray, train: np.ndarray, first: str, first_test: np.ndarray) -> None:
     sizes = [" x ".join(str(extent) for extent in images.shape[1:]) for images in (train, test, first_test)]
     if sizes[0] != sizes[1]:
-        raise SourceError(f"the training images of {name} have {sizes[0]} pixels, its test images {sizes[1]}.")
+        raise SourceError(
+            f"the training images of {name} have {sizes[0]} pixels, its test images {sizes[1]}. Scale or replace one."
+        )
     if sizes[1] != sizes[2]:
         raise SourceError(
             f"the images of {name} have {sizes[1]} pixels, those of {first} {sizes[2]}; families must have one size. "

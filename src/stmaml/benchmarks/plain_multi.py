@@ -21,7 +21,15 @@ from jaxtyping import Array, ArrayLike, Float, Int, Int32, PRNGKeyArray, UInt8
 
 from stmaml.benchmarks.base import Benchmark
 from stmaml.data.folders import data_folder
-from stmaml.data.pictures import ARCHIVES, Channels, Pictures, decode_pictures, load_pictures, source_name
+from stmaml.data.pictures import (
+    ARCHIVES,
+    UNREADABLE,
+    Channels,
+    Pictures,
+    decode_pictures,
+    load_pictures,
+    source_name,
+)
 from stmaml.data.problems import Problem, Problems
 from stmaml.errors import SettingError, SourceError
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
@@ -185,7 +193,7 @@ class FewShot(eqx.Module):
         tasks = self.expand(self.draw(num_tasks, key=key))
         if not (self.training and self.settings.mirror):
             return tasks
-        keys = jr.split(jr.fold_in(key, 1))
+        keys = jr.split(jr.fold_in(key, 2))  # `draw` splits the key in two, which are its keys 0 and 1
         turned = [_mirrored(tasks.tasks.support, key=keys[0]), _mirrored(tasks.tasks.query, key=keys[1])]
         return eqx.tree_at(lambda batch: batch.tasks, tasks, Task(*turned))
 
@@ -337,7 +345,8 @@ def _split_up(pictures: Pictures, datasets: tuple[str, ...], problems: Problems)
     """Each split's pictures in order, every one once in its class and in one split alone."""
     groups = _group(pictures, datasets, problems)
     for name in datasets:
-        _check_classes(name, {split: {c for d, c in groups[split] if d == name} for split in SPLITS})
+        by_split: dict[Split, set[str]] = {split: {c for d, c in groups[split] if d == name} for split in SPLITS}
+        _check_classes(name, by_split, pictures.problems.get(UNREADABLE))
     held_out: set[int] = set()
     splits: dict[Split, Album] = {}
     for split in reversed(SPLITS):  # what testing has, validation and training have to do without
@@ -358,6 +367,7 @@ def _group(
     """Rows of the pictures of each class of each split: data sets as given, classes and pictures by name."""
     found: dict[Split, dict[tuple[str, str], list[int]]] = {split: {} for split in SPLITS}
     known: dict[str, Split] = {split: split for split in SPLITS}
+    tops: dict[str, str] = {}
     for row, (source, name) in enumerate(zip(pictures.source.tolist(), pictures.name.tolist(), strict=True)):
         dataset = pictures.sources[source]
         if dataset not in datasets:
@@ -366,8 +376,14 @@ def _group(
         at = next((i for i, part in enumerate(parts) if part in known), len(parts))
         if len(parts) < at + 3:  # split, class and the picture itself
             problems.add(ELSEWHERE, f"{dataset}/{name}")
-        else:
-            found[known[parts[at]]].setdefault((dataset, parts[at + 1]), []).append(row)
+            continue
+        top = "/".join((dataset, *parts[:at]))
+        if tops.setdefault(dataset, top) != top:
+            raise SourceError(
+                f"{dataset} holds more than one data set: there are train/, val/ or test/ in {tops[dataset]} and in "
+                f"{top}. Make each a folder or a tar file of its own."
+            )
+        found[known[parts[at]]].setdefault((dataset, parts[at + 1]), []).append(row)
     place = {name: i for i, name in enumerate(datasets)}
     return {
         split: {
@@ -378,12 +394,13 @@ def _group(
     }
 
 
-def _check_classes(dataset: str, classes: dict[Split, set[str]]) -> None:
+def _check_classes(dataset: str, classes: dict[Split, set[str]], unreadable: Problem | None) -> None:
+    bad = f" (of all, {unreadable.count:,} could not be read, such as {unreadable.examples[0]})" if unreadable else ""
     for split in SPLITS:
         if not classes[split]:
             raise SourceError(
-                f"{dataset}/{split} has no pictures; expected {dataset}/{split}/<class>/ with some. Add them, or leave "
-                "the set out with --datasets."
+                f"{dataset}/{split} has no pictures{bad}; expected {dataset}/{split}/<class>/ with some. Add them, or "
+                "leave the set out with --datasets."
             )
     for first, second in combinations(SPLITS, 2):
         if shared := sorted(classes[first] & classes[second]):

@@ -18,7 +18,7 @@ from stmaml.cli.telling import open_benchmark, telling
 from stmaml.cli.train import saying
 from stmaml.data.progress import listening
 from stmaml.reports import write_report
-from stmaml.reproduction import BUDGETS, BaselineCell, BudgetName, Cell, cells, run_baseline, run_cell
+from stmaml.reproduction import BUDGETS, BaselineCell, Budget, BudgetName, Cell, cells, run_baseline, run_cell
 from stmaml.training import Diverged, Interrupted
 
 PICTURES = ("plain-multi", "celeba")
@@ -52,9 +52,10 @@ def main(arguments: list[str]) -> None:
         os.environ.setdefault("XLA_FLAGS", _quick_compilation())  # read when the first program is compiled
     changes = _given(flags.task, arguments)
     out = flags.out or Path("runs") / "-".join([name, flags.budget, *(_short(*change) for change in changes.items())])
-    table = cells(name, BUDGETS[name][flags.budget], task=changes, only=flags.rows)
-    if flags.memory is not None:
-        table = [_within_memory(cell, flags.memory) for cell in table]
+    wanted = {"steps": flags.steps, "memory": flags.memory}
+    training = {name: value for name, value in wanted.items() if value is not None}
+    budget = _budget(flags)
+    table = [_trained_by(cell, training) for cell in cells(name, budget, task=changes, only=flags.rows)]
     console = Console(stderr=True)
     tasks = [cell.task if isinstance(cell, BaselineCell) else cell.experiment.task for cell in table]
     open_benchmark(tasks[0], console)  # files are read, or found missing, before anything is trained
@@ -66,7 +67,7 @@ def main(arguments: list[str]) -> None:
         for number, cell in enumerate(table, start=1):
             console.print(f"row {number} of {len(table)}: {cell.name}", markup=False)
             try:
-                _run(cell, out, flags, console, stop)
+                _run(cell, out, budget, console, stop)
             except Interrupted as error:
                 console.print(f"stopped at step {error.step} of {cell.name}; the same command goes on from there")
                 sys.exit(128 + stop.signal)
@@ -97,6 +98,8 @@ def _flags_for(benchmark: str) -> type:
             BudgetName,
         ),
         "rows": option((), "Only these rows; a wrong name lists all there are.", tuple[str, ...]),
+        "steps": option(None, "Meta-steps of each row; as the budget says if not given.", int | None),
+        "seeds": option(None, "Seeds of each row; as the budget says if not given.", int | None),
         "samples": option(None, "Predictors sampled for each test task; as the budget says if not given.", int | None),
         "memory": option(
             None, "Memory that a training step may take, such as 8GB, or auto; see stmaml train --help.", str | None
@@ -132,26 +135,27 @@ def _short(name: str, value: Any) -> str:
     return name + "..".join(f"{part:g}" if isinstance(part, float) else str(part) for part in parts)
 
 
-def _within_memory(cell: Cell | BaselineCell, memory: str) -> Cell | BaselineCell:
-    if isinstance(cell, BaselineCell):
+def _trained_by(cell: Cell | BaselineCell, changes: dict[str, Any]) -> Cell | BaselineCell:
+    """The row with these settings of its training; a baseline has none."""
+    if isinstance(cell, BaselineCell) or not changes:
         return cell
-    training = dataclasses.replace(cell.experiment.training, memory=memory)
+    training = dataclasses.replace(cell.experiment.training, **changes)
     return dataclasses.replace(cell, experiment=dataclasses.replace(cell.experiment, training=training))
 
 
-def _run(cell: Cell | BaselineCell, out: Path, flags: Any, console: Console, stop: StopRequest) -> None:
+def _budget(flags: Any) -> Budget:
     budget = BUDGETS[flags.benchmark][flags.budget]
-    samples = budget.samples if flags.samples is None else flags.samples
+    wanted = {"seeds": flags.seeds, "samples": flags.samples}
+    for name, value in wanted.items():
+        if value is not None and value < 1:
+            fail(f"--{name} must be at least 1; got {value}.")
+    return dataclasses.replace(budget, **{name: value for name, value in wanted.items() if value is not None})
+
+
+def _run(cell: Cell | BaselineCell, out: Path, budget: Budget, console: Console, stop: StopRequest) -> None:
     if isinstance(cell, BaselineCell):
         with telling(console, f"fitting {cell.name}"):
-            run_baseline(cell, out / cell.name, budget, samples=samples)
+            run_baseline(cell, out / cell.name, budget)
         return
     with TrainingBar(console, cell.experiment.training, str(out / cell.name)) as bar, listening(saying(console)):
-        run_cell(
-            cell,
-            out / cell.name,
-            budget,
-            samples=samples,
-            observers=lambda: (bar,),
-            should_stop=stop.requested,
-        )
+        run_cell(cell, out / cell.name, budget, observers=lambda: (bar,), should_stop=stop.requested)

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int8, Int32, Shaped, UInt8
+from jaxtyping import Bool, Int8, Int64, Shaped, UInt8
 
-from stmaml.data.pictures import decode_pictures, read_member
+from stmaml.data.pictures import ARCHIVES, decode_pictures, read_member
 from stmaml.errors import SourceError
 
 ATTRIBUTES_FILE = "list_attr_celeba.txt"
 PARTITION_FILE = "list_eval_partition.txt"
 PEOPLE_FILE = "identity_CelebA.txt"
+PICTURES_FOLDER = "img_align_celeba"
 PARTS = ("train", "validation", "test")
 """What the numbers 0, 1 and 2 of the partition file stand for."""
+MOST_DIGITS = 18
+"""Of a person's number, so that it fits in 64 bits."""
 TRUTH = {"1": True, "-1": False}
 VERSION = 1
 """Of the saved form."""
@@ -34,7 +37,7 @@ class Faces:
     """Of the attributes."""
     partition: Int8[np.ndarray, " n"]
     """0 for training, 1 for validation, 2 for testing."""
-    person: Int32[np.ndarray, " n"] | None
+    person: Int64[np.ndarray, " n"] | None
     """A number for each person; None if the files do not say who is who."""
     notes: tuple[str, ...] = ()
     """What was left out, counted and named."""
@@ -64,13 +67,18 @@ def read_faces(path: Path, size: int) -> Faces:
     """
     if path.is_file() and path.suffix == ".npz":
         return _load(path, size)
+    if path.is_file() and not path.name.endswith(ARCHIVES):
+        raise SourceError(
+            f"{path} is neither a folder nor a tar file ({', '.join(ARCHIVES)}) nor a file of saved faces (.npz). Name "
+            "one of these."
+        )
     attributes = _parse_attributes(_text(path, ATTRIBUTES_FILE))
     parts = _parse_numbers(_text(path, PARTITION_FILE), PARTITION_FILE)
     if odd := next((name for name, part in parts.items() if part not in (0, 1, 2)), None):
         raise SourceError(f"{PARTITION_FILE} puts {odd} into part {parts[odd]}; expected 0, 1 or 2. Correct that line.")
     people = _people(path)
     found = decode_pictures([path], size, crop=True)
-    listed = {name.rpartition("/")[2]: row for row, name in enumerate(found.name.tolist())}
+    listed = _places(found.name.tolist())
     usable = [name for name in attributes.rows if name in parts and name in listed]
     if not usable:
         raise SourceError(
@@ -85,7 +93,7 @@ def read_faces(path: Path, size: int) -> Faces:
     if people is None:
         notes.append(f"whether anybody is in two parts, which nobody can check without {PEOPLE_FILE}")
     else:
-        person = _person_of(usable, people)
+        person = _person_of(usable, people, notes)
     keep = _apart("picture", found.digest[rows], partition, usable, notes)
     if person is not None:
         keep &= _apart("picture of a person", person, partition, usable, notes)
@@ -99,6 +107,15 @@ def read_faces(path: Path, size: int) -> Faces:
     )
     _check_parts(faces.partition, path)
     return faces
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    """The row of each picture by its file's name: of those in img_align_celeba/ where there are any.
+
+    CelebA is also distributed uncropped, under the same names in another folder.
+    """
+    aligned = [row for row, name in enumerate(names) if PICTURES_FOLDER in name.split("/")[:-1]]
+    return {names[row].rpartition("/")[2]: row for row in aligned or range(len(names))}
 
 
 def _select(pixels: UInt8[np.ndarray, "n h w 3"], rows: np.ndarray) -> UInt8[np.ndarray, "k h w 3"]:
@@ -125,7 +142,7 @@ class _Attributes:
 
 def _parse_attributes(lines: Sequence[str]) -> _Attributes:
     """A line with the number of pictures, one with the names, then a picture's name and its values a line."""
-    if len(lines) < 3 or not lines[0].strip().isdigit():
+    if len(lines) < 3 or not lines[0].strip().isdecimal():
         first = lines[0][:40] if lines else ""
         raise SourceError(
             f"{ATTRIBUTES_FILE} must begin with the number of pictures and a line of attribute names; it begins with "
@@ -165,7 +182,7 @@ def _parse_numbers(lines: Sequence[str], file: str) -> dict[str, int]:
         if not line.strip():
             continue
         fields = line.split()
-        if len(fields) != 2 or not fields[1].lstrip("-").isdigit():
+        if len(fields) != 2 or not fields[1].removeprefix("-").isdecimal() or len(fields[1]) > MOST_DIGITS:
             raise SourceError(
                 f"line {place} of {file} is '{line.strip()[:40]}'; expected a picture's name and a number. Correct it."
             )
@@ -178,9 +195,14 @@ def _people(path: Path) -> dict[str, int] | None:
     return None if content is None else _parse_numbers(content.decode("utf-8", "replace").splitlines(), PEOPLE_FILE)
 
 
-def _person_of(names: Sequence[str], people: dict[str, int]) -> Int32[np.ndarray, " n"]:
-    """Who is in each picture; a picture nobody is named for gets a person of its own, below 0."""
-    return np.array([people.get(name, -1 - place) for place, name in enumerate(names)], dtype=np.int32)
+def _person_of(names: Sequence[str], people: dict[str, int], notes: list[str]) -> Int64[np.ndarray, " n"]:
+    """Who is in each picture; a picture nobody is named for gets a person of its own, and is counted in `notes`."""
+    if unknown := [name for name in names if name not in people]:
+        notes.append(
+            f"pictures not in {PEOPLE_FILE}, each taken for another person: {len(unknown):,}, such as {unknown[0]}"
+        )
+    fresh = 1 + max(people.values(), default=0)
+    return np.array([people.get(name, fresh + place) for place, name in enumerate(names)], dtype=np.int64)
 
 
 def _differences(attributes: dict[str, np.ndarray], parts: dict[str, int], listed: dict[str, int]) -> list[str]:
@@ -216,6 +238,15 @@ def _check_parts(partition: np.ndarray, path: Path) -> None:
             )
 
 
+def _check_shapes(faces: Faces) -> None:
+    count = len(faces.partition)
+    height, width, depth = faces.pictures.shape[1:]  # or ValueError
+    if height != width or depth != 3 or len(faces.pictures) != count:
+        raise ValueError(f"pictures of shape {faces.pictures.shape} for {count} of them")
+    if faces.attributes.shape != (count, len(faces.names)):
+        raise ValueError(f"attributes of shape {faces.attributes.shape} for {count} pictures")
+
+
 def _load(path: Path, size: int) -> Faces:
     try:
         with path.open("rb") as file, np.load(file) as saved:
@@ -228,9 +259,10 @@ def _load(path: Path, size: int) -> Faces:
                 attributes=arrays["attributes"],
                 names=tuple(arrays["names"].tolist()),
                 partition=arrays["partition"],
-                person=arrays.get("person"),
+                person=arrays["person"].astype(np.int64) if "person" in arrays else None,
                 notes=tuple(arrays["notes"].tolist()),
             )
+            _check_shapes(faces)
     except BROKEN_SAVE as fault:
         raise SourceError(f"{path} is no complete file of saved faces ({fault}). Make it again.") from None
     height = faces.pictures.shape[1]

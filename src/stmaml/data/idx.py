@@ -23,10 +23,14 @@ PUBLISHED_MD5 = {
     "9fb629c4189551a2d022fa330f9573f3": "MNIST t10k",
     "8d4fb7e6c68d591d4c3dfef9ec88bf0d": "Fashion-MNIST train",
     "bef4ecab320f06d8554ea6380940ec79": "Fashion-MNIST t10k",
+    "6bbc9ace898e44ae57da46a324031adb": "MNIST train, unpacked",
+    "2646ac647ad5339dbf082846283269ea": "MNIST t10k, unpacked",
+    "f4a8712d7a061bf5bd6d2ca38dc4d50a": "Fashion-MNIST train, unpacked",
+    "8181f5470baa50b63fa0f6fddb340f0a": "Fashion-MNIST t10k, unpacked",
     "bdb82020997e1d708af4cf47b453dcf7": "KMNIST train",
     "5c965bf0a639b31b8f53240b1b52f4d7": "KMNIST t10k",
 }
-"""Sums of the image files as their makers distribute them, compressed."""
+"""Sums of the image files as their makers distribute them, compressed, and of some of them unpacked."""
 GZIP_MAGIC = b"\x1f\x8b"
 UNSIGNED_BYTE = 8
 PICTURES = (".png", ".jpg", ".jpeg")
@@ -160,7 +164,9 @@ def _read_picture(path: Path) -> UInt8[np.ndarray, "h w"]:
                     f"{path} is a picture of mode {picture.mode}; expected 8-bit grey or colour. Convert or remove it."
                 )
             return np.asarray(picture.convert("L"))
-    except OSError as error:
+    except SourceError:
+        raise
+    except Exception as error:  # whatever a decoder makes of a broken file
         raise SourceError(f"{path} is not a readable picture: {error}. Replace or remove it.") from error
 
 

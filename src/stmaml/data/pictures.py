@@ -20,7 +20,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Shaped, UInt8, UInt64
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from stmaml.data.folders import cache_folder
 from stmaml.data.problems import Problem, Problems
@@ -157,21 +157,46 @@ class _Source(NamedTuple):
 
 def _list_source(source: Path) -> _Source:
     if source.is_dir():
-        return _Source(source, tuple(sorted(_walk(source, ""))))
+        try:
+            return _Source(source, tuple(sorted(_walk(source, ""))))
+        except OSError as fault:
+            raise SourceError(
+                f"{fault.filename or source} could not be listed: {fault.strerror or fault}. Make it readable, or move "
+                "it out of the pictures."
+            ) from None
     if source.is_file() and source.name.endswith(ARCHIVES):
         return _Source(source, None)
     what = "is neither a folder nor a tar file" if source.exists() else "does not exist"
     raise SourceError(f"{source} {what}. Name a folder of pictures, or an archive that ends in {', '.join(ARCHIVES)}.")
 
 
-def _walk(folder: Path, above: str) -> Iterator[tuple[str, int, int]]:
+def _walk(folder: Path, above: str, around: frozenset[str] = frozenset()) -> Iterator[tuple[str, int, int]]:
+    """The pictures below a folder, which lies in those `around` it; a link back to one of them is not followed."""
+    here = os.path.realpath(folder)
+    if here in around:
+        return
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_dir():
-                yield from _walk(Path(entry.path), f"{above}{entry.name}/")
+            if _is_folder(entry):
+                yield from _walk(Path(entry.path), f"{above}{entry.name}/", around | {here})
             elif _is_picture(entry.name):
-                status = entry.stat()
-                yield f"{above}{entry.name}", status.st_size, status.st_mtime_ns
+                yield f"{above}{entry.name}", *_state(entry)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _state(entry: os.DirEntry[str]) -> tuple[int, int]:
+    """Size in bytes and time of change; zeros for a link that leads nowhere, which is found unreadable later."""
+    try:
+        status = entry.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
 
 
 def _is_picture(name: str) -> bool:
@@ -335,6 +360,8 @@ def _decode_batch(batch: list[_Encoded], form: _Form) -> list[_Decoded]:
 def _decode_one(encoded: _Encoded, form: _Form) -> _Decoded:
     try:
         pixels, mode = _decode_content(encoded.content, form)
+    except UnidentifiedImageError:
+        return _Decoded(encoded.source, encoded.name, None, 0, UNREADABLE, " (not a picture)")
     except Exception as fault:  # whatever a decoder makes of a broken file: one bad picture never ends a run
         return _Decoded(encoded.source, encoded.name, None, 0, UNREADABLE, f" ({fault or type(fault).__name__})")
     digest = int.from_bytes(hashlib.blake2b(pixels.data, digest_size=8).digest(), "little")

@@ -53,7 +53,10 @@ RECIPES = (
     _plain_multi("st-maml", _STMAML),
     _plain_multi("maml", maml.Config(conv=_CONV, inner=_INNER)),
     _plain_multi("meta-sgd", metasgd.Config(conv=_CONV, inner=_INNER)),
-    _plain_multi("bmaml", bmaml.Config(conv=_CONV, num_particles=5, inner=_INNER)),
+    # Where the kernel keeps five particles apart, each moves by a fifth of the step: so it moves by 0.01 too.
+    _plain_multi(
+        "bmaml", bmaml.Config(conv=_CONV, num_particles=5, meta_loss="query", inner=replace(_INNER, inner_lr=5e-2))
+    ),
     _plain_multi("platipus", platipus.Config(conv=_CONV, kl_weight=1e-6, inner=_INNER)),
     _plain_multi("mmaml", mmaml.Config(conv=_CONV, encoder=(64,), inner=_INNER)),
     _plain_multi("hsml", hsml.Config(conv=_CONV, sample_size=64, code_size=128, sigma=10.0, inner=_INNER)),
