@@ -351,10 +351,18 @@ def summarise_scores(
         "digest": scores.digest,
         "settings": dataclasses.asdict(task),
         "inner_steps": config.inner_steps,
+        **_normalisation(config_of_run, benchmark),
         "metrics": scores.summary(),
         "families": scores.family_summary(benchmark.families),
         **({"floor": task.floor()} if hasattr(task, "floor") else {}),
     }
+
+
+def _normalisation(config: dict[str, Any], benchmark: Benchmark) -> dict[str, str]:
+    """Whose statistics normalise pictures, which a score depends on; nothing for other inputs."""
+    if len(benchmark.train.spec.x_shape) != 3:
+        return {}
+    return {"norm": config["method"]["settings"]["conv"]["norm"]}
 
 
 def _describe(experiment: Experiment, seed: int) -> dict[str, Any]:

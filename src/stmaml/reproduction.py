@@ -89,7 +89,7 @@ BUDGETS: dict[str, dict[BudgetName, Budget]] = {
     "plain-multi": {
         "smoke": Budget(steps=2, tasks_per_batch=2, seeds=1, tasks=8, samples=2, val_tasks=4),
         "cpu": Budget(steps=200, tasks_per_batch=4, seeds=1, tasks=400, samples=5, steps_per_call=20, val_tasks=40),
-        "paper": Budget(steps=3_200, seeds=1, tasks=4_000, steps_per_call=50, own_pace=True),
+        "paper": Budget(steps=None, seeds=1, tasks=4_000, steps_per_call=50, own_pace=True),
     },
 }
 ABLATIONS = {

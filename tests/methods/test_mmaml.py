@@ -13,11 +13,12 @@ from stmaml.inner import InnerLoop
 from stmaml.methods import maml, mmaml
 from stmaml.methods.base import pairs
 from stmaml.methods.mmaml import MMAML
+from stmaml.nets.conv import Conv
 from stmaml.nets.layers import Linear
 from stmaml.nets.learner import Learner
 from stmaml.nets.modulated import Film, Gate, ModulatedLearner, modulation_of
 from stmaml.nets.recurrent import BiLSTM
-from stmaml.tasks import TaskSpec
+from stmaml.tasks import Examples, TaskSpec
 from tests.methods.small import small_task
 
 SPEC = TaskSpec((2,), 1)
@@ -154,3 +155,12 @@ def test_there_is_one_head_for_each_hidden_layer(key):
     assert isinstance(learner.theta, ModulatedLearner)
     assert all(isinstance(head, Linear) for head in learner.omega_g)
     assert [head.weight.shape for head in learner.omega_g] == [(8, 16), (8, 12)]
+
+
+def test_on_images_the_modulation_starts_close_to_none(key):
+    spec = TaskSpec((16, 16, 3), 3, target="class")
+    learner = mmaml.Config(encoder=(16,), conv=Conv(channels=8, conv_blocks=2)).build(spec, key=key)
+    support = Examples.of(jr.uniform(key, (6, 16, 16, 3)), jnp.arange(6) % 3)
+    for film in learner._modulation(support):
+        assert isinstance(film, Film)
+        assert 0 < jnp.abs(film.gamma).max() < 0.5

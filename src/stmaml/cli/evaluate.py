@@ -73,16 +73,22 @@ def _over_seeds(summaries: list[dict[str, Any]]) -> dict[str, Any]:
     return {**shared, "seeds": seeds, "metrics": pool([s["metrics"] for s in summaries]), "families": families}
 
 
+def _cell(summary: dict[str, float], interval: bool) -> str:
+    return f"{summary['mean']:.3f}" + (f" ± {summary['ci95']:.3f}" if interval else "")
+
+
 def _show(result: dict[str, Any]) -> None:
     console = Console()
     title = (
         f"{result['method']} on {result['task_set']}, {result['samples']} samples a task (digest {result['digest']})"
     )
+    if "norm" in result:
+        title += f", normalised by statistics of: {result['norm']}"
     console.print(title, markup=False)
     names = list(result["metrics"])
     table = Table("", *names, box=SIMPLE, padding=(0, 1))
     for family, metrics in result["families"].items():
-        table.add_row(family, *(f"{metrics[name]['mean']:.3f}" for name in names))
+        table.add_row(family, *(_cell(metrics[name], name == "accuracy") for name in names))
     table.add_section()
     table.add_row("all", *(f"{result['metrics'][name]['mean']:.3f}" for name in names))
     table.add_row("  ± 95 %", *(f"{result['metrics'][name]['ci95']:.3f}" for name in names))

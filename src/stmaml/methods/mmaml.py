@@ -12,6 +12,7 @@ where the released ones have strides and growing widths; normalisation keeps its
 from dataclasses import dataclass, field
 
 import equinox as eqx
+import jax
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -25,6 +26,9 @@ from stmaml.nets.layers import Linear
 from stmaml.nets.modulated import ModulatedLearner, Modulation, ModulationForm, modulation_of, modulation_size
 from stmaml.nets.recurrent import BiLSTM
 from stmaml.tasks import Examples, Task, TaskSpec
+
+IMAGE_START = 0.1
+"""Factor on the modulation heads' first weights where images are read."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Config:
             Linear(2 * self.encoder[-1], modulation_size(self.modulation, width), init="glorot", key=k)
             for width, k in zip(theta.block_sizes, jr.split(g_key, len(theta.block_sizes)), strict=True)
         )
+        if reads_images(spec):  # whose embedding is large: nearly no modulation at first, or many channels turn round
+            omega_g = jax.tree.map(lambda leaf: IMAGE_START * leaf, omega_g)
         return MMAML(theta, omega_h, omega_g, likelihood, self)
 
 
