@@ -28,7 +28,7 @@ from stmaml.nets.conv import (
 )
 from stmaml.nets.learner import Learner
 from stmaml.nets.modulated import Film
-from stmaml.nets.patches import Precision, conv3x3, conv3x3_squares, max_pool
+from stmaml.nets.patches import Precision, conv3x3, conv3x3_squares, largest, pick, squares_of
 from stmaml.tasks import Examples, Task, TaskSpec
 
 TINY = Conv(channels=4, conv_blocks=2)
@@ -44,6 +44,10 @@ def run(net, *inputs):
 
 def lax_conv(x, weight):
     return jax.lax.conv_general_dilated(x, weight, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def max_pool(x):
+    return pick(squares_of(x), largest(squares_of(x)))
 
 
 def lax_pool(x):

@@ -5,13 +5,10 @@ exactly as printed; dew point, highest and lowest temperature are left out, for 
 """
 
 import csv
-import gzip
 import hashlib
 import json
-import lzma
 import os
 import re
-import tarfile
 import zipfile
 import zlib
 from collections import defaultdict, deque
@@ -20,11 +17,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16, Shaped, UInt8
 
+from stmaml.data.archives import members
 from stmaml.data.folders import cache_folder
 from stmaml.data.problems import Problem, Problems
 from stmaml.data.progress import tell
@@ -59,7 +57,6 @@ BATCH_BYTES = 8 << 20  # parsed at once: large enough to hide the cost of a call
 ARCHIVES = (".tar.gz", ".tgz", ".tar.xz")
 STATION = re.compile(r"[0-9A-Za-z]{11}")
 YEAR = re.compile(r"\d{4}")
-BROKEN_ARCHIVE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
 BROKEN_SAVE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
@@ -303,35 +300,17 @@ def _files(sources: list[Path], problems: Problems) -> Iterator[_File]:
 def _archive_files(archive: Path, problems: Problems) -> Iterator[tuple[_File, int]]:
     """The station files of an archive with the position reached in it; SourceError if it is damaged or cut short."""
     year = _year(archive.name.split(".")[0])
-    try:
-        # The decompressors of gzip and lzma notice a stream that ends early; tarfile's own take it for the end.
-        with (
-            archive.open("rb") as raw,
-            _decompress(archive, raw) as plain,
-            tarfile.open(fileobj=plain, mode="r|") as tar,
-        ):
-            for member in tar:
-                if not member.isfile():
-                    continue
-                where = Path(member.name)
-                label = f"{archive.name}/{where}"
-                if where.suffix != ".csv" or not STATION.fullmatch(where.stem):
-                    problems.add(NOT_A_STATION, label)
-                    continue
-                content = tar.extractfile(member)
-                assert content is not None  # it is a plain file
-                yield _File(label, where.stem, _year(where.parent.name) or year, content.read()), raw.tell()
-            while rest := plain.read(1 << 20):  # read to the end, where the checksum is
-                if rest.strip(b"\0"):
-                    raise tarfile.ReadError("bytes that belong to no file")
-    except BROKEN_ARCHIVE as fault:
-        raise SourceError(
-            f"{archive} is damaged or cut short ({fault or type(fault).__name__}). Copy or download it again."
-        ) from None
 
+    def is_station(name: str) -> bool:
+        where = Path(name)
+        named_so = where.suffix == ".csv" and STATION.fullmatch(where.stem) is not None
+        if not named_so:
+            problems.add(NOT_A_STATION, f"{archive.name}/{where}")
+        return named_so
 
-def _decompress(archive: Path, raw: BinaryIO) -> gzip.GzipFile | lzma.LZMAFile:
-    return lzma.LZMAFile(raw) if archive.name.endswith(".xz") else gzip.GzipFile(fileobj=raw)
+    for name, content, position in members(archive, is_station):
+        where = Path(name)
+        yield _File(f"{archive.name}/{where}", where.stem, _year(where.parent.name) or year, content), position
 
 
 def _year(name: str) -> int | None:

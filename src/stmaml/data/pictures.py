@@ -1,13 +1,9 @@
 """Pictures in folders or tar files, decoded to bytes of one size and kept in one file that opens at once."""
 
-import bz2
-import gzip
 import hashlib
 import io
 import json
-import lzma
 import os
-import tarfile
 import zipfile
 import zlib
 from collections import deque
@@ -16,12 +12,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Shaped, UInt8, UInt64
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from stmaml.data.archives import members
 from stmaml.data.folders import cache_folder
 from stmaml.data.problems import Problem, Problems
 from stmaml.data.progress import tell
@@ -46,7 +43,6 @@ ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 BATCH = 64  # decoded by one thread at a time: hides the cost of handing over, and bounds what waits in memory
 PIXELS = "pixels"
 """The member of a saved file that holds the bytes of all pictures, one after the other."""
-BROKEN_ARCHIVE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
 BROKEN_SAVE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
@@ -127,7 +123,8 @@ def read_member(source: Path, name: str) -> bytes | None:
     if source.is_dir():
         found = sorted(path for path in source.rglob(name) if path.is_file())
         return found[0].read_bytes() if found else None
-    return next((content for where, content, _ in _members(source) if where.rpartition("/")[2] == name), None)
+    found = members(source, lambda where: where.rpartition("/")[2] == name)
+    return next((content for _, content, _ in found), None)
 
 
 def source_name(source: Path) -> str:
@@ -306,7 +303,8 @@ def _encoded(listed: list[_Source]) -> Iterator[tuple[_Encoded, int]]:
     done = 0
     for index, source in enumerate(listed):
         if source.files is None:
-            for name, content, position in _members(source.path):
+            for where, content, position in members(source.path):
+                name = where.removeprefix("./")
                 if _is_picture(name):
                     yield _Encoded(index, name, content), done + position
             done += source.extent
@@ -321,36 +319,6 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:  # counted with the pictures that cannot be decoded
         return b""
-
-
-def _members(archive: Path) -> Iterator[tuple[str, bytes, int]]:
-    """Name and content of each file in an archive, and the position reached; SourceError if it is damaged."""
-    try:
-        # The decompressors notice a stream that ends early; tarfile's own take it for the end.
-        with (
-            archive.open("rb") as raw,
-            _decompress(archive, raw) as plain,
-            tarfile.open(fileobj=plain, mode="r|") as tar,
-        ):
-            for member in tar:
-                content = tar.extractfile(member) if member.isfile() else None
-                if content is not None:
-                    yield member.name.removeprefix("./"), content.read(), raw.tell()
-            while rest := plain.read(1 << 20):  # to the end, where the checksum is
-                if rest.strip(b"\0"):
-                    raise tarfile.ReadError("bytes that belong to no file")
-    except BROKEN_ARCHIVE as fault:
-        raise SourceError(
-            f"{archive} is damaged or cut short ({fault or type(fault).__name__}). Copy or download it again."
-        ) from None
-
-
-def _decompress(archive: Path, raw: BinaryIO) -> gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File | BinaryIO:
-    if archive.name.endswith((".gz", ".tgz")):
-        return gzip.GzipFile(fileobj=raw)
-    if archive.name.endswith(".xz"):
-        return lzma.LZMAFile(raw)
-    return bz2.BZ2File(raw) if archive.name.endswith(".bz2") else raw
 
 
 def _decode_batch(batch: list[_Encoded], form: _Form) -> list[_Decoded]:

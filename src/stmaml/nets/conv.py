@@ -80,12 +80,7 @@ def moments_of(x: Float[Array, "n *p c"], weight: Float[Array, " n"]) -> Moments
     # Both sums in one pass over the memory; channels whose mean is a thousand times their spread would suffer, and a
     # convolution of normalised features has none.
     inside = tuple(range(1, x.ndim - 1))
-    return _moments(x.mean(inside), jnp.square(x).mean(inside), weight)
-
-
-def _moments(mean: Float[Array, "n c"], square: Float[Array, "n c"], weight: Float[Array, " n"]) -> Moments:
-    """From the mean number and the mean square in each image."""
-    mean, square = weighted_mean(mean, weight), weighted_mean(square, weight)
+    mean, square = weighted_mean(x.mean(inside), weight), weighted_mean(jnp.square(x).mean(inside), weight)
     variance = jnp.maximum(square - jnp.square(mean), 0.0)
     return Moments(mean, jnp.where(weight.sum() > 0, variance, 1.0))
 

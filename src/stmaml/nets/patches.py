@@ -125,12 +125,6 @@ def square_matrix(weight: Float[Array, "3 3 i o"]) -> Float[Array, "i16 o4"]:
     return by_row.transpose(0, 2, 1, 3, 4, 5).reshape(16 * weight.shape[2], -1)
 
 
-def max_pool(x: Float[Array, "n rows cols c"]) -> Float[Array, "n rows2 cols2 c"]:
-    """The largest of each 2x2 square; a last odd row or column is left out. Of equal numbers the first counts."""
-    squares = squares_of(x)
-    return pick(squares, largest(squares))
-
-
 def squares_of(x: Float[Array, "n rows cols c"]) -> Float[Array, "n rows2 cols2 4 c"]:
     """The four numbers of each 2x2 square together; a last odd row or column is in none."""
     n, height, width, channels = x.shape

@@ -1,11 +1,12 @@
 """Settings of the methods on ambiguous faces."""
 
+from dataclasses import replace
+
 from stmaml.benchmarks import celeba
-from stmaml.inner import InnerLoop
-from stmaml.methods import bmaml, maml, platipus, stmaml
+from stmaml.methods import bmaml, maml, platipus
 from stmaml.methods.base import MethodConfig
-from stmaml.nets.conv import Conv
 from stmaml.recipes.base import Experiment
+from stmaml.recipes.plain_multi import CONV, INNER, STMAML
 from stmaml.training import TrainConfig
 
 
@@ -33,28 +34,14 @@ def _celeba(method: str, learner: MethodConfig) -> Experiment:
     )
 
 
-_CONV = Conv(channels=32, norm="batch", precision="bfloat16")
-_INNER = InnerLoop(inner_lr=1e-2, inner_steps=5)
 RECIPES = (
-    _celeba(
-        "st-maml",
-        stmaml.Config(
-            conv=_CONV,
-            encoder=(128, 128),
-            z_hidden=(),
-            z_size=128,
-            h_size=32,
-            kl_weight=0.1,
-            kl_mean=True,
-            inner=_INNER,
-        ),
-    ),
-    _celeba("maml", maml.Config(conv=_CONV, inner=_INNER)),
+    _celeba("st-maml", STMAML),
+    _celeba("maml", maml.Config(conv=CONV, inner=INNER)),
     # Below the ELBO's one over 10 queries. PLATIPUS is said to have had 0.15 here, beside what is not told.
-    _celeba("platipus", platipus.Config(conv=_CONV, kl_weight=0.015, inner=_INNER)),
+    _celeba("platipus", platipus.Config(conv=CONV, kl_weight=0.015, inner=INNER)),
     # Where the kernel keeps five particles apart, each moves by a fifth of the step: so it moves by 0.01 too.
     _celeba(
         "bmaml",
-        bmaml.Config(conv=_CONV, num_particles=5, meta_loss="query", inner=InnerLoop(inner_lr=5e-2, inner_steps=5)),
+        bmaml.Config(conv=CONV, num_particles=5, meta_loss="query", inner=replace(INNER, inner_lr=5e-2)),
     ),
 )

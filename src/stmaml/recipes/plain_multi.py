@@ -10,8 +10,8 @@ from stmaml.nets.conv import Conv
 from stmaml.recipes.base import Experiment
 from stmaml.training import TrainConfig
 
-_CONV = Conv(channels=32, norm="batch", precision="bfloat16")
-_INNER = InnerLoop(inner_lr=1e-2, inner_steps=5)
+CONV = Conv(channels=32, norm="batch", precision="bfloat16")
+INNER = InnerLoop(inner_lr=1e-2, inner_steps=5)
 
 
 def _plain_multi(
@@ -39,43 +39,41 @@ def _plain_multi(
 
 # Sizes of HSML and ARML are those of their authors' scripts for this benchmark; of the task encoder the paper gives two
 # blocks of 6 channels and a two-layer network, and no width.
-_STMAML = stmaml.Config(
-    conv=_CONV,
+STMAML = stmaml.Config(
+    conv=CONV,
     encoder=(128, 128),
     z_hidden=(),
     z_size=128,
     h_size=32,
     kl_weight=0.1,
     kl_mean=True,
-    inner=_INNER,
+    inner=INNER,
 )
 RECIPES = (
-    _plain_multi("st-maml", _STMAML),
-    _plain_multi("maml", maml.Config(conv=_CONV, inner=_INNER)),
-    _plain_multi("meta-sgd", metasgd.Config(conv=_CONV, inner=_INNER)),
+    _plain_multi("st-maml", STMAML),
+    _plain_multi("maml", maml.Config(conv=CONV, inner=INNER)),
+    _plain_multi("meta-sgd", metasgd.Config(conv=CONV, inner=INNER)),
     # Where the kernel keeps five particles apart, each moves by a fifth of the step: so it moves by 0.01 too.
     _plain_multi(
-        "bmaml", bmaml.Config(conv=_CONV, num_particles=5, meta_loss="query", inner=replace(_INNER, inner_lr=5e-2))
+        "bmaml", bmaml.Config(conv=CONV, num_particles=5, meta_loss="query", inner=replace(INNER, inner_lr=5e-2))
     ),
     # About one over the number of queries, as in the ELBO. With far less, q is free to read the query's labels from its
     # gradient, which p never sees: the fit in training is then better than any in a test.
-    _plain_multi("platipus", platipus.Config(conv=_CONV, kl_weight=0.01, inner=_INNER)),
-    _plain_multi("mmaml", mmaml.Config(conv=_CONV, encoder=(64,), inner=_INNER)),
+    _plain_multi("platipus", platipus.Config(conv=CONV, kl_weight=0.01, inner=INNER)),
+    _plain_multi("mmaml", mmaml.Config(conv=CONV, encoder=(64,), inner=INNER)),
     _plain_multi(
-        "hsml", hsml.Config(conv=_CONV, sample_size=64, code_size=128, embedding="rnn", sigma=10.0, inner=_INNER)
+        "hsml", hsml.Config(conv=CONV, sample_size=64, code_size=128, embedding="rnn", sigma=10.0, inner=INNER)
     ),
     _plain_multi(
         "arml",
-        arml.Config(
-            conv=_CONV, sample_size=128, code_size=128, embedding="rnn", num_vertices=4, sigma=8.0, inner=_INNER
-        ),
+        arml.Config(conv=CONV, sample_size=128, code_size=128, embedding="rnn", num_vertices=4, sigma=8.0, inner=INNER),
     ),
-    _plain_multi("cnp", neural_processes.CNPConfig(conv=_CONV)),
-    _plain_multi("protonet", protonet.Config(conv=_CONV)),
+    _plain_multi("cnp", neural_processes.CNPConfig(conv=CONV)),
+    _plain_multi("protonet", protonet.Config(conv=CONV)),
     # The last layer starts from class means, which also tell z what the task is.
     _plain_multi(
         "st-maml",
-        replace(_STMAML, reads="prototypes", proto_head=True, kl_weight=0.01),
+        replace(STMAML, reads="prototypes", proto_head=True, kl_weight=0.01),
         preset="best",
         task=plain_multi.Config(mirror=True),
     ),
