@@ -468,6 +468,18 @@ def test_conditions_make_sections_and_most_tasks_win(tmp_path):
     assert cells(text, "st-maml")["tasks"] == "8"
 
 
+@pytest.mark.parametrize(("extent", "warned"), [([0, 5], True), ([-5, 5], False)])
+def test_figures_of_the_paper_that_flatter_ours_come_with_a_warning(extent, warned, tmp_path):
+    run = make_run(tmp_path / "a")
+    score(run, {"mse": MSE})
+    (name, summary), *_ = run.scores().items()
+    summary["settings"]["input_range"] = extent
+    run.save_scores(name, summary, {"mse": MSE})
+    text = report(tmp_path / "a")
+    assert "mse (paper)" in text
+    assert ("no fair comparison" in text) == warned
+
+
 def test_sections_stand_by_the_number_of_examples_after_that_of_training(tmp_path):
     run = make_run(tmp_path / "a")
     for shots in (20, 100, 10, 2):
