@@ -1,6 +1,6 @@
 """CNP, NP and ANP against their formulas, written out again in plain NumPy and jax.numpy."""
 
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -10,8 +10,9 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
+from stmaml.errors import SettingError
 from stmaml.methods.base import predict
-from stmaml.methods.neural_processes import ANPConfig, CNPConfig, NPConfig
+from stmaml.methods.neural_processes import ANPConfig, ClassPath, CNPConfig, MeanPath, NPConfig
 from stmaml.nets.attention import MultiHeadAttention, weighted_softmax
 from stmaml.nets.layers import MLP
 from stmaml.tasks import Examples, Task, TaskSpec
@@ -67,7 +68,7 @@ def squared_error(decoder: Any, known: list[np.ndarray], query: Examples) -> flo
 
 def test_cnp_loss_is_the_error_of_a_decoder_that_reads_the_mean_code(key):
     learner, task = CNP.build(SPEC, key=key), small_task(SPEC, key=key)
-    r = codes(learner.deterministic.pair, task.support).mean(0)
+    r = codes(cast(MeanPath, learner.deterministic).pair, task.support).mean(0)
     want = squared_error(learner.decoder, [r] * 6, task.query)
     np.testing.assert_allclose(learner.loss(task, key=key)[0], want, rtol=1e-5)
     mean = predict(learner, task.support, task.query.x, num_samples=4, key=key).mean
@@ -174,3 +175,31 @@ def test_parts_that_are_the_same_for_every_row_are_as_good_as_repeated():
     r, x, z = jr.normal(jr.key(1), (4,)), jr.normal(jr.key(2), (6, 2)), jr.normal(jr.key(3), (1,))
     repeated = jnp.concatenate([jnp.broadcast_to(r, (6, 4)), x, jnp.broadcast_to(z, (6, 1))], axis=1)
     assert jnp.allclose(net.joined([r, x, z]), net(repeated), atol=1e-6)
+
+
+CLASSES = TaskSpec((2,), 3, target="class")
+BY_CLASS = CNPConfig(encoder=(8, 5), decoder=(8,), pooled="class")
+
+
+def test_cnp_by_classes_scores_each_class_from_its_own_mean_code(key):
+    learner = BY_CLASS.build(CLASSES, key=key)
+    support = Examples.of(jr.normal(key, (5, 2)), jnp.array([0, 1, 1, 0, 0]))
+    x = jr.normal(jr.key(5), (4, 2))
+    rows = np.stack([run_mlp(cast(ClassPath, learner.deterministic).code, row) for row in np.asarray(support.x)])
+    means = [rows[[0, 3, 4]].mean(0), rows[[1, 2]].mean(0), np.zeros(5)]  # nobody is of class 2
+    logits = np.array([[run_mlp(learner.decoder, np.concatenate([r, row]))[0] for r in means] for row in x])
+    want = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(predict(learner, support, x, key=key).mean, want, rtol=2e-5)
+
+
+def test_cnp_by_classes_does_not_heed_how_they_are_numbered(key):
+    learner = BY_CLASS.build(CLASSES, key=key)
+    x, y, renumbered = jr.normal(key, (6, 2)), jnp.arange(6) % 3, jnp.array([2, 0, 1])
+    before, after = (predict(learner, Examples.of(x, labels), x, key=key).mean for labels in (y, renumbered[y]))
+    np.testing.assert_allclose(after[:, renumbered], before, rtol=1e-5)
+    assert np.abs(np.asarray(before - after)).max() > 1e-3  # or the first line would say nothing
+
+
+def test_cnp_by_classes_needs_classes(key):
+    with pytest.raises(SettingError, match="needs class targets; these are real"):
+        BY_CLASS.build(SPEC, key=key)

@@ -8,21 +8,27 @@ Departures: the loss is taken on the query set alone, a mean over its examples, 
 scored as well puts it in the query; the mean code goes straight to mu and sigma, without a hidden layer between; NP has
 no deterministic path unless asked; ANP attends from query to support but not within the support. The spread of targets
 is the likelihood's affair: under the `residual` noise model the fit is a squared error, not a log-density. Images are
-read by one convolutional network, whose features stand in the place of x everywhere.
+read by one convolutional network, whose features stand in the place of x everywhere. CNP's paper joins the codes of all
+classes and decodes them at once; with `pooled="class"`, ours decodes each class by itself with one decoder, so that the
+numbers of the classes cannot matter.
 """
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import equinox as eqx
+import jax
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stmaml.errors import SettingError
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
 from stmaml.methods.base import (
     AbstractMetaLearner,
     Metrics,
     NetPredictor,
+    class_means,
     features_of,
     kl_weight,
     outputs,
@@ -47,16 +53,25 @@ class CNPConfig:
     """Widths of the pair encoder; the last one is the size of r."""
     decoder: tuple[int, ...] = (128, 128)
     """Widths of the decoder's hidden layers."""
+    pooled: Literal["all", "class"] = "all"
+    """One mean code for the whole support, or one for each class, from which the decoder tells the score of that class:
+    for tasks in which the numbers of the classes mean nothing."""
     conv: Conv = field(default_factory=Conv)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "CNP":
         """A fresh CNP for tasks like `spec`."""
+        if self.pooled == "class" and spec.target != "class":
+            raise SettingError(f"--pooled class needs class targets; these are {spec.target}. Choose --pooled all.")
         path_key, decoder_key = jr.split(key)
         likelihood = likelihood_for(spec)
         image, spec = _image_features(spec, self.conv, key=jr.fold_in(key, 2))
-        deterministic = MeanPath(_pair_encoder(spec, likelihood, self.encoder, key=path_key))
-        sizes = (self.encoder[-1] + spec.x_size, *self.decoder, likelihood.raw_size)
-        return CNP(deterministic, MLP(sizes, key=decoder_key), likelihood, self, image)
+        outputs = likelihood.raw_size
+        if self.pooled == "class":
+            path, outputs = ClassPath(MLP((spec.x_size, *self.encoder), init="glorot", key=path_key)), 1
+        else:
+            path = MeanPath(_pair_encoder(spec, likelihood, self.encoder, key=path_key))
+        sizes = (self.encoder[-1] + spec.x_size, *self.decoder, outputs)
+        return CNP(path, MLP(sizes, key=decoder_key), likelihood, self, image)
 
 
 @dataclass(frozen=True)
@@ -162,6 +177,12 @@ class Shared(eqx.Module):
         return self.r
 
 
+class ByClass(eqx.Module):
+    """A support remembered as one code for each class."""
+
+    codes: Float[Array, "k r"]
+
+
 class Attended(eqx.Module):
     """A support remembered example by example, to be looked up at each input."""
 
@@ -186,6 +207,17 @@ class MeanPath(eqx.Module):
         return Shared(weighted_mean(self.pair(pairs(support, likelihood)), support.weight))
 
 
+class ClassPath(eqx.Module):
+    """The path of CNP by classes: the mean code of each class's inputs, zeros for a class without any."""
+
+    code: MLP
+
+    def __call__(self, support: Examples, likelihood: AbstractLikelihood) -> ByClass:
+        """What is remembered of a support set."""
+        codes = self.code(support.x.reshape(support.x.shape[0], -1))
+        return ByClass(class_means(codes, likelihood.encode(support.y), support.weight)[0])
+
+
 class AttentionPath(eqx.Module):
     """The deterministic path of ANP: codes of pairs, found again by the likeness of their inputs."""
 
@@ -203,13 +235,15 @@ class Decoding(eqx.Module):
     """The decoder with all it knows of a task: `memory` from the deterministic path, z from the latent one."""
 
     decoder: MLP
-    memory: Shared | Attended | None
+    memory: Shared | ByClass | Attended | None
     z: Float[Array, " z"] | None
     image: ConvBody | None
 
     def __call__(self, x: Float[Array, "n *dx"], *, weight: Float[Array, " n"] | None = None) -> Float[Array, "n o"]:
-        """Raw outputs of the decoder at [r, z, x]."""
+        """Raw outputs of the decoder at [r, z, x]; by classes, at [r, x] of each class in turn."""
         x = x.reshape(x.shape[0], -1) if self.image is None else self.image(x, weight)
+        if isinstance(self.memory, ByClass):
+            return jax.vmap(lambda r: self.decoder.joined([r, x])[:, 0], out_axes=1)(self.memory.codes)
         r = [] if self.memory is None else [self.memory(x)]
         z = [] if self.z is None else [self.z]
         return self.decoder.joined([*r, *z, x])
@@ -225,9 +259,9 @@ def _seen(examples: Examples, image: ConvBody | None) -> Examples:
 
 
 class CNP(AbstractMetaLearner):
-    """A decoder conditioned on the mean code of the support."""
+    """A decoder conditioned on the mean code of the support, or of each of its classes."""
 
-    deterministic: MeanPath
+    deterministic: MeanPath | ClassPath
     decoder: MLP
     likelihood: AbstractLikelihood
     settings: CNPConfig = eqx.field(static=True)

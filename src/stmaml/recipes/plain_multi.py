@@ -68,7 +68,7 @@ RECIPES = (
         "arml",
         arml.Config(conv=CONV, sample_size=128, code_size=128, embedding="rnn", num_vertices=4, sigma=8.0, inner=INNER),
     ),
-    _plain_multi("cnp", neural_processes.CNPConfig(conv=CONV)),
+    _plain_multi("cnp", neural_processes.CNPConfig(conv=CONV, pooled="class")),
     _plain_multi("protonet", protonet.Config(conv=CONV)),
     # The last layer starts from class means, which also tell z what the task is.
     _plain_multi(
