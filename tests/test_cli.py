@@ -182,6 +182,19 @@ def test_evaluate_as_text_has_a_table(stmaml, trained):
     assert "half-width of the 95 % interval over tasks" in out
 
 
+def test_validation_tasks_are_other_tasks_and_leave_no_scores(stmaml, trained):
+    folder = trained / "seed-1"
+    stmaml("evaluate", folder, "--tasks", 7, "--samples", 1)
+    (tested,) = [scores for name, scores in Run(folder).scores().items() if name.startswith("tasks7-")]
+    before = Run(folder).scores()
+    code, out, _ = stmaml("evaluate", folder, "--tasks", 7, "--samples", 1, "--json", "--validation")
+    result = json.loads(out)
+    assert code == 0
+    assert result["task_set"] == "validation/seed-1/tasks-7"
+    assert result["digest"] != tested["digest"]
+    assert Run(folder).scores() == before
+
+
 def test_tasks_can_be_harder_at_test_time(stmaml, trained):
     folder = trained / "seed-1"
     flags = ["--shots", 2, "--noise", 0.8, "--inner-steps", 3]

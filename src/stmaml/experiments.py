@@ -46,6 +46,8 @@ class EvaluateConfig:
     """Gradient steps on the support set, if not as in training."""
     data: str | None = None
     """Where the benchmark's files lie, if not where they lay in training."""
+    validation: bool = False
+    """Score validation tasks, to choose settings by, and save nothing: what something was chosen on is no test."""
 
     def __post_init__(self):
         for flag, value in (("--tasks", self.tasks), ("--samples", self.samples)):
@@ -271,18 +273,28 @@ def test_set(benchmark: Benchmark, num_tasks: int) -> TaskSet:
     return freeze(benchmark.test, num_tasks, seed=TEST_SEED, name=benchmark.test_name)
 
 
+def validation_set(benchmark: Benchmark, num_tasks: int) -> TaskSet:
+    """The benchmark's frozen validation tasks."""
+    return freeze(benchmark.val, num_tasks, seed=VAL_SEED, name="validation")
+
+
 def evaluate_run(
     run: Run, config: EvaluateConfig, *, on_progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, Any]:
-    """Scores a run's learner on test tasks and saves summary, per-task scores and what its figures need."""
+    """Scores a run's learner on test tasks and saves summary, per-task scores and what its figures need.
+
+    Scores of validation tasks are not saved, so that no report takes them for a test.
+    """
     task = _vary(load_experiment(run), config)
     learner = _load(run, data=config.data)[1]
     if config.inner_steps is not None:
         learner = with_inner_steps(learner, config.inner_steps)
     benchmark = task.build()
-    tasks = test_set(benchmark, config.tasks)
+    tasks = validation_set(benchmark, config.tasks) if config.validation else test_set(benchmark, config.tasks)
     scores = evaluate(learner, tasks, num_samples=config.samples, key=jr.key(TEST_SEED), on_progress=on_progress)
     summary = summarise_scores(run, task, config, benchmark, scores)
+    if config.validation:
+        return summary
     name = evaluation_name(task, config)
     run.save_scores(name, summary, {**scores.values, "family": scores.family})
     for showcase in benchmark.showcases() if (config.shots, config.noise, config.inner_steps) == (None,) * 3 else ():

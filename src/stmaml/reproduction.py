@@ -9,10 +9,8 @@ from typing import Any, Literal
 
 from stmaml.baselines import Baseline, BoostingConfig, Pooled, numpy_tasks, regression_baselines, score_baseline
 from stmaml.benchmarks import weather
-from stmaml.benchmarks.base import freeze
 from stmaml.errors import RunError, SettingError
 from stmaml.experiments import (
-    VAL_SEED,
     EvaluateConfig,
     create_runs,
     evaluate_run,
@@ -23,6 +21,7 @@ from stmaml.experiments import (
     summarise_scores,
     test_set,
     train_runs,
+    validation_set,
 )
 from stmaml.methods import METHODS
 from stmaml.provenance import provenance
@@ -197,7 +196,7 @@ def run_baseline(cell: BaselineCell, folder: Path, budget: Budget) -> Run:
     if name not in run.scores():
         benchmark = cell.task.build()
         train = Pooled(*benchmark.train.pooled(budget.boosting.max_rows, 0))
-        val = freeze(benchmark.val, min(VAL_TASKS, budget.tasks), seed=VAL_SEED, name="validation")
+        val = validation_set(benchmark, min(VAL_TASKS, budget.tasks))
         scores = score_baseline(cell.baseline.fit(train, numpy_tasks(val)), test_set(benchmark, budget.tasks))
         summary = summarise_scores(run, cell.task, config, benchmark, scores)
         run.save_scores(name, summary, {**scores.values, "family": scores.family})
