@@ -179,12 +179,13 @@ class Prediction(eqx.Module):
     def crps(self, y: Float[Array, "n dy"]) -> Float[Array, "n dy"]:
         """Continuous ranked probability score (normal outcomes), in closed form for a mixture of normals."""
         normal = self._normal()
-        to_truth = _absolute_mean(y[None] - normal.loc, jnp.square(normal.scale)).mean(0)
-        variance = jnp.square(normal.scale)
-        between = _absolute_mean(normal.loc[:, None] - normal.loc[None], variance[:, None] + variance[None]).mean(
-            (0, 1)
+        loc, variance = normal.loc, jnp.square(normal.scale)
+        to_truth = _absolute_mean(y[None] - loc, variance).mean(0)
+        # One component after the other: all pairs at once would take as many arrays as there are samples.
+        to_others = jax.lax.map(
+            lambda one: _absolute_mean(loc - one[0][None], variance + one[1][None]).mean(0), (loc, variance)
         )
-        return to_truth - between / 2
+        return to_truth - to_others.mean(0) / 2
 
     def _normal(self) -> NormalOutcome:
         if not isinstance(self.components, NormalOutcome):

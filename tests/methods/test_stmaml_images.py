@@ -14,7 +14,7 @@ import pytest
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
 from stmaml.methods import METHODS, stmaml
-from stmaml.methods.base import predict, settle
+from stmaml.methods.base import image_features, predict, settle
 from stmaml.nets.conv import Conv, ConvLearner
 from stmaml.nets.gate import Gate
 from stmaml.runs import from_dict
@@ -53,12 +53,33 @@ def test_sizes_are_those_of_the_paper():
 def test_the_task_variable_reads_images_beside_their_labels(support):
     learner = build()
     assert learner.image is not None
-    features = eqx.filter_jit(learner.image)(support.x)
-    rows = jnp.concatenate([features, jax.nn.one_hot(support.y, 3)], axis=1)
+    features = np.asarray(eqx.filter_jit(learner.image)(support.x), dtype=float)
+    features -= features.mean(1, keepdims=True)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    rows = jnp.concatenate([jnp.asarray(features), jax.nn.one_hot(support.y, 3)], axis=1)
     want = learner.phi(rows, support.weight)
     got = eqx.filter_jit(learner.task_distribution)(support)
     np.testing.assert_allclose(got.mu, want.mu, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(got.sigma, want.sigma, rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_that_moves_all_weights_alike_leaves_units_as_they_were(support):
+    """The first steps of Adam are of that kind where no feature is below 0, and silence unit after unit."""
+    body = build().image
+    assert body is not None
+    features = eqx.filter_jit(image_features)(body, support.x, support.weight)
+    weights = jr.normal(jr.key(3), (features.shape[1], 5))
+    np.testing.assert_allclose(features @ (weights - 1), features @ weights, atol=1e-4)
+    np.testing.assert_allclose(jnp.linalg.norm(features, axis=1), 1, rtol=1e-4)
+
+
+def test_an_image_in_one_colour_has_features_and_gradients():
+    body = build().image
+    assert body is not None
+    black = jnp.zeros((2, *SPEC.x_shape))
+    slope = eqx.filter_jit(eqx.filter_grad(lambda body: jnp.square(image_features(body, black)).sum()))(body)
+    np.testing.assert_allclose(eqx.filter_jit(image_features)(body, black), 0, atol=1e-6)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slope))
 
 
 def class_mean_features(learner: stmaml.STMAML, support: Examples):

@@ -16,6 +16,7 @@ from stmaml.prediction import AbstractOutcome, Prediction
 from stmaml.tasks import Examples, Task, TaskSpec, pad, weighted_mean
 
 Metrics = dict[str, Float[Array, ""]]
+FEATURE_FLOOR = 1e-6  # keeps the features of an image in one colour, all equal, at 0
 
 
 class AbstractPredictor(eqx.Module):
@@ -150,8 +151,22 @@ def pairs(examples: Examples, likelihood: AbstractLikelihood, image: ConvBody | 
 def features_of(examples: Examples, image: ConvBody | None) -> Float[Array, "n f"]:
     """Each input as one vector."""
     if image is not None:
-        return image(examples.x, examples.weight)
+        return image_features(image, examples.x, examples.weight)
     return examples.x.reshape(examples.x.shape[0], -1)
+
+
+def image_features(
+    image: ConvBody, x: Float[Array, "n rows cols c"], weight: Float[Array, " n"] | None = None
+) -> Float[Array, "n f"]:
+    """The features of each image as a vector of length 1 and mean 0, for networks that read them all at once.
+
+    As they come from a convolution they are thousands and none is below 0: each step of Adam moves all weights of a
+    unit the same way, and within a hundred steps most units behind them answer to no image any more.
+    """
+    features = image(x, weight)
+    features = features - features.mean(1, keepdims=True)
+    length = jnp.sqrt(jnp.square(features).sum(1, keepdims=True) + FEATURE_FLOOR)
+    return features / jnp.broadcast_to(length, features.shape)
 
 
 def class_means(

@@ -30,6 +30,7 @@ from stmaml.methods.base import (
     NetPredictor,
     class_means,
     features_of,
+    image_features,
     kl_weight,
     outputs,
     pairs,
@@ -241,7 +242,7 @@ class Decoding(eqx.Module):
 
     def __call__(self, x: Float[Array, "n *dx"], *, weight: Float[Array, " n"] | None = None) -> Float[Array, "n o"]:
         """Raw outputs of the decoder at [r, z, x]; by classes, at [r, x] of each class in turn."""
-        x = x.reshape(x.shape[0], -1) if self.image is None else self.image(x, weight)
+        x = x.reshape(x.shape[0], -1) if self.image is None else image_features(self.image, x, weight)
         if isinstance(self.memory, ByClass):
             return jax.vmap(lambda r: self.decoder.joined([r, x])[:, 0], out_axes=1)(self.memory.codes)
         r = [] if self.memory is None else [self.memory(x)]
