@@ -30,7 +30,7 @@ from stmaml.benchmarks.weather import (
     flag_table,
     shuffled,
 )
-from stmaml.data.noaa import MISSING, NAMES, Stations
+from stmaml.data.stations import MISSING, NAMES, Stations
 from stmaml.errors import SettingError, SourceError
 from stmaml.tasks import TaskBatch
 from tests.noaa_files import seasons, write_station, write_year

@@ -14,9 +14,11 @@ import pandas as pd
 import pytest
 
 from stmaml.data import noaa
-from stmaml.data.noaa import COLUMNS, MISSING, NAMES, Stations, read_stations
+from stmaml.data import stations as saved_form
+from stmaml.data.noaa import read_stations
 from stmaml.data.problems import Problem
 from stmaml.data.progress import listening
+from stmaml.data.stations import COLUMNS, MISSING, NAMES, Stations
 from stmaml.errors import SourceError
 from tests.noaa_files import HEADER, pack, station_text, write_station, write_year
 
@@ -574,7 +576,7 @@ def test_a_cache_of_another_version_or_a_damaged_one_is_rebuilt(fault, tmp_path,
     content = file.read_bytes()
     if fault == "version":
         with monkeypatch.context() as other:
-            other.setattr(noaa, "VERSION", noaa.VERSION + 1)
+            other.setattr(saved_form, "VERSION", saved_form.VERSION + 1)
             replace(wanted, readings=wanted.readings + np.int16(1)).save(file)
     else:
         file.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "text": b"hello"}[fault])
@@ -586,7 +588,7 @@ def test_a_saved_file_of_another_version_or_kind_is_refused(tmp_path, monkeypatc
     write_year(tmp_path / "x", 1, num_days=3)
     stations = read_stations(tmp_path / "x")
     with monkeypatch.context() as other:
-        other.setattr(noaa, "VERSION", 99)
+        other.setattr(saved_form, "VERSION", 99)
         stations.save(tmp_path / "s.npz")
     with pytest.raises(SourceError, match=r"saved in version 99; expected 1\. Make it again"):
         read_stations(tmp_path / "s.npz")

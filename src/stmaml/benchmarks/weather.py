@@ -23,8 +23,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
 from stmaml.benchmarks.base import Benchmark, Showcase
 from stmaml.data.folders import data_folder
-from stmaml.data.noaa import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP, Stations, read_stations
+from stmaml.data.noaa import read_stations
 from stmaml.data.problems import Problem
+from stmaml.data.stations import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP, Stations
 from stmaml.errors import SettingError, SourceError
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 

@@ -1,0 +1,125 @@
+"""Days of many weather stations, and the file they are kept in."""
+
+import json
+import os
+import zipfile
+import zlib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int, Int16, Shaped, UInt8
+
+from stmaml.data.problems import Problem
+from stmaml.errors import SourceError
+
+VERSION = 1
+"""Of the saved form; files of another version are read anew."""
+MISSING = np.iinfo(np.int16).min
+"""Stands for a reading that was not made."""
+FLAGS = ("FOG", "RAIN", "SNOW", "HAIL", "THUNDER", "TORNADO")
+"""What the digits of FRSHTT stand for, from the left."""
+STP_GAP = (200.0, 400.0)
+"""Millibars no station prints: GSOD drops the leading 1 of pressures from 1000 on (printed 0 to 80 or so), while the
+highest stations on earth measure 500."""
+BROKEN_SAVE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A measured column: how it is printed and what can be true."""
+
+    name: str
+    missing: tuple[float, ...]
+    """What is printed where nothing was measured."""
+    low: float
+    high: float
+    """Nothing on earth lies outside."""
+    decimals: int = 1
+
+    @property
+    def scale(self) -> int:
+        """Whole numbers in one unit: 10 for tenths."""
+        return 10**self.decimals
+
+
+COLUMNS = (
+    Column("TEMP", (9999.9,), -150.0, 150.0),  # degrees Fahrenheit
+    Column("SLP", (9999.9,), 800.0, 1100.0),  # millibars
+    Column("STP", (999.9, 9999.9), 0.0, 1100.0),
+    Column("VISIB", (999.9,), 0.0, 200.0),  # miles
+    Column("WDSP", (999.9,), 0.0, 250.0),  # knots
+    Column("MXSPD", (999.9,), 0.0, 250.0),
+    Column("GUST", (999.9,), 0.0, 300.0),
+    Column("PRCP", (99.99,), 0.0, 99.0, decimals=2),  # inches
+    Column("SNDP", (999.9,), 0.0, 500.0),
+)
+NAMES = tuple(column.name for column in COLUMNS)
+
+
+@dataclass(frozen=True)
+class Stations:
+    """Days of many stations. A file is a year of one station; files are in order of year and station."""
+
+    station: Shaped[np.ndarray, " files"]
+    """Eleven characters each."""
+    year: Int16[np.ndarray, " files"]
+    latitude: Float[np.ndarray, " files"]
+    """Degrees north; NaN if not known."""
+    longitude: Float[np.ndarray, " files"]
+    """Degrees east; NaN if not known."""
+    elevation: Float[np.ndarray, " files"]
+    """Metres as printed, so -999.9 where NOAA does not know it; NaN if empty."""
+    name: Shaped[np.ndarray, " files"]
+    offset: Int[np.ndarray, " files"]
+    """A file's first row."""
+    count: Int[np.ndarray, " files"]
+    """A file's number of rows: days with a temperature, in order, each once."""
+    day: Int16[np.ndarray, " rows"]
+    """Day of the year; 0 is 1 January."""
+    readings: Int16[np.ndarray, "rows columns"]
+    """The columns of `COLUMNS` in tenths (PRCP in hundredths), as printed; `MISSING` if not measured."""
+    flags: UInt8[np.ndarray, " rows"]
+    """FRSHTT read as a binary number: the first digit, fog, is worth 32."""
+    problems: dict[str, Problem] = field(default_factory=dict)
+    """What was wrong in the files, by kind."""
+
+    def column(self, name: str) -> tuple[Float32[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+        """A measured column in its own unit, 0 where missing, and which rows have it."""
+        index = NAMES.index(name)
+        present = self.readings[:, index] != MISSING
+        values = np.where(present, self.readings[:, index], 0).astype(np.float32) / np.float32(COLUMNS[index].scale)
+        return values, present
+
+    def save(self, path: Path) -> None:
+        """Writes all to a NumPy archive; a reader never sees half of one."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problems"}
+        problems = json.dumps({kind: (problem.count, problem.examples) for kind, problem in self.problems.items()})
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            with part.open("wb") as file:
+                np.savez(file, version=np.array(VERSION), problems=np.array(problems), **arrays)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    @staticmethod
+    def load(path: Path) -> "Stations":
+        """What `save` wrote."""
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+                version = int(saved["version"])
+                if version == VERSION:
+                    arrays = {f.name: saved[f.name] for f in fields(Stations) if f.name != "problems"}
+                    problems = {
+                        k: Problem(n, tuple(seen)) for k, (n, seen) in json.loads(str(saved["problems"])).items()
+                    }
+                    return Stations(**arrays, problems=problems)
+        except BROKEN_SAVE as fault:
+            raise SourceError(
+                f"{path} is no complete file of saved stations ({fault}). Make it again from NOAA's files."
+            ) from None
+        raise SourceError(
+            f"{path} holds stations saved in version {version}; expected {VERSION}. Make it again from NOAA's files."
+        )
