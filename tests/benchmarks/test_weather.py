@@ -17,19 +17,8 @@ from jaxtyping import PRNGKeyArray
 
 from stmaml.benchmarks import BENCHMARKS, weather
 from stmaml.benchmarks.base import Benchmark, check_batch, freeze
-from stmaml.benchmarks.weather import (
-    BANDS,
-    MEASURED,
-    PAPER_INPUTS,
-    RICH_INPUTS,
-    Config,
-    Days,
-    Features,
-    Weather,
-    bands,
-    flag_table,
-    shuffled,
-)
+from stmaml.benchmarks.weather import BANDS, Config, Weather, bands, shuffled
+from stmaml.benchmarks.weather_inputs import MEASURED, PAPER_INPUTS, RICH_INPUTS, Days, Features, Handling, flag_table
 from stmaml.data.stations import MISSING, NAMES, Stations
 from stmaml.errors import SettingError, SourceError
 from stmaml.tasks import TaskBatch
@@ -94,7 +83,7 @@ def inputs(days: Days, features: Features) -> dict[str, float]:
     return dict(zip(features.names, features(days, zero, zero)[0].tolist(), strict=True))
 
 
-def paper(handling: weather.Handling = "correct") -> Features:
+def paper(handling: Handling = "correct") -> Features:
     nothing = jnp.zeros(len(MEASURED) + 2)
     return Features("paper", handling, nothing, nothing, nothing, jnp.ones(6))
 

@@ -19,29 +19,21 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from stmaml.benchmarks.base import Benchmark, Showcase
+from stmaml.benchmarks.weather_inputs import Days, Features, Handling, Inputs, fit_features
 from stmaml.data.folders import data_folder
 from stmaml.data.noaa import read_stations
 from stmaml.data.problems import Problem
-from stmaml.data.stations import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP, Stations
+from stmaml.data.stations import COLUMNS, Stations
 from stmaml.errors import SettingError, SourceError
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 
 Split = Literal["train", "val", "test"]
-Handling = Literal["correct", "released"]
 
 BANDS = ("tropics", "temperate", "polar", "unknown")
 """Families of stations, by latitude."""
-MEASURED = ("ELEVATION", *NAMES[1:])
-"""The inputs that can be missing."""
-DERIVED = ("PRESSURE_RATIO", "BAROMETRIC")
-HARMONICS = ("SIN1", "COS1", "SIN2", "COS2")
-PAPER_INPUTS = ("DATE", *MEASURED, *FLAGS)
-"""The sixteen inputs, in the order of the authors' code."""
-RICH_INPUTS = (*PAPER_INPUTS, *HARMONICS, *DERIVED, *(f"NO_{name}" for name in (*MEASURED, "BAROMETRIC")))
-
 FILE_LIST = "authors_file_list.csv"
 AUTHORS_SEED = 402
 AUTHORS_VAL, AUTHORS_TEST = 5000, 1000
@@ -49,15 +41,7 @@ TEST_SHARE, VAL_SHARE = 0.12, 0.10
 YEAR_DAYS = 366  # the longest
 USUAL_SHOTS = 10  # which files are tested on is settled for these, so that other shots meet the same files
 SHOWCASE_SHOTS = 10
-ELEVATION_UNKNOWN = -999.0  # NOAA prints -999.9; no land lies below -430 m
-RELEASED_LAST_DAY = 364.0
-STATISTICS_ROWS = 500_000
 CHUNK = 1 << 18
-# Hypsometric equation: T = g h / (R ln(p0 / p)), with g / R in kelvin per metre. Below 50 m the ratio of the pressures
-# drowns in their rounding.
-KELVIN_PER_METRE = 0.0341632
-BAROMETRIC_FROM = 50.0
-BAROMETRIC_RANGE = (200.0, 340.0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +60,7 @@ class Config:
     """Days in the query set of a validation or test task."""
     split: Literal["station", "file"] = "station"
     """No station in two splits, or the authors' list of files, where a station's other years may be in another."""
-    inputs: Literal["paper", "rich"] = "paper"
+    inputs: Inputs = "paper"
     """The paper's sixteen inputs, or these with gaps marked, seasons as waves and what two pressures tell."""
     handling: Handling = "correct"
     """Defects of the files mended, or left as the authors' code leaves them."""
@@ -134,7 +118,7 @@ def _build(settings: Config, path: Path, list_path: Path | None) -> Benchmark:
     # What the files hold does not depend on the sizes of the sets, so that a sweep over shots shares one copy.
     stations, files = _shared_out(settings, path, list_path)
     days = {split: _days(path, tuple(files[split].tolist())) for split in files}
-    features = _features(days["train"], settings.inputs, settings.handling)
+    features = fit_features(days["train"], settings.inputs, settings.handling)
     held_out = replace(settings, query_size=settings.test_query_size, min_shots=None)
     test = Weather(days["test"], features, held_out)
     name = f"weather/by-{settings.split}"  # whatever is shown of a day, the tasks are the same days
@@ -218,21 +202,6 @@ def _by_file(stations: Stations, list_path: Path, seed: int) -> dict[Split, Int[
 # What a row becomes.
 
 
-class Days(eqx.Module):
-    """The days of a split's files as printed, on the device."""
-
-    readings: Int[Array, "rows columns"]
-    day: Int[Array, " rows"]
-    flags: UInt8[Array, " rows"]
-    first: Int[Array, " files"]
-    count: Int[Array, " files"]
-    elevation: Float[Array, " files"]
-    last_day: Float[Array, " files"]
-    band: Int[Array, " files"]
-    file: Int[Array, " files"]
-    """Where a file is in `Stations`."""
-
-
 @lru_cache(maxsize=6)
 def _days(path: Path, files: tuple[int, ...]) -> Days:
     stations, chosen = _read(path), np.array(files)
@@ -258,132 +227,6 @@ def bands(latitude: Float[np.ndarray, " f"]) -> Int[np.ndarray, " f"]:
     north = np.abs(latitude)
     known = np.where(north < 23.5, 0, np.where(north < 66.5, 1, 2))
     return np.where(np.isnan(latitude), BANDS.index("unknown"), known).astype(np.int32)
-
-
-def measured(
-    readings: Int[Array, "n columns"], elevation: Float[Array, " n"], handling: Handling
-) -> tuple[Float[Array, "n c"], Bool[Array, "n c"]]:
-    """The columns of `MEASURED`, pressures in bars and elevation in kilometres, 0 if missing; and which are there."""
-    whole = readings[:, 1:].astype(jnp.int32)
-    present = whole != MISSING
-    if handling == "correct":
-        whole = repair_pressure(whole)
-        known = elevation > ELEVATION_UNKNOWN  # not so for NaN
-    else:
-        # The authors replace 99.99, 999.9 and 9999.9 in every column, true readings or not. Of those in tenths only
-        # 999.9 is left here: the reader knows the others for what they are. They do not know -999.9.
-        present &= whole != 9999
-        known = ~jnp.isnan(elevation)
-        for code in (99.99, 999.9, 9999.9):
-            known &= elevation != jnp.float32(code)
-    units = {"SLP": 1000, "STP": 1000}
-    divisor = np.array([c.scale * units.get(c.name, 1) for c in COLUMNS[1:]], dtype=np.float32)
-    values = jnp.concatenate([elevation[:, None] / 1000, whole.astype(jnp.float32) / divisor[None, :]], axis=1)
-    present = jnp.concatenate([known[:, None], present], axis=1)
-    return jnp.where(present, values, 0), present
-
-
-def repair_pressure(whole: Int[Array, "n c"]) -> Int[Array, "n c"]:
-    """The same columns, STP with its lost leading 1: tenths of a millibar that are too few for any place on earth."""
-    at = NAMES.index("STP") - 1
-    stp = whole[:, at]
-    cut = (stp != MISSING) & (stp < STP_GAP[0] * COLUMNS[at + 1].scale)
-    return whole.at[:, at].add(jnp.where(cut, 1000 * COLUMNS[at + 1].scale, 0))
-
-
-def flag_table(handling: Handling) -> Float[np.ndarray, "64 6"]:
-    """The six flags of each value of FRSHTT.
-
-    The authors' code reads it as a number, which loses leading zeros, and hands out the digits from the left: rain
-    alone, 010000, becomes fog.
-    """
-    texts = [f"{bits:06b}" for bits in range(2 ** len(FLAGS))]
-    if handling == "released":
-        texts = [text.lstrip("0").ljust(len(FLAGS), "0") for text in texts]
-    return np.array([[float(digit) for digit in text] for text in texts], dtype=np.float32)
-
-
-class Features(eqx.Module):
-    """Turns rows as printed into inputs."""
-
-    inputs: Literal["paper", "rich"] = eqx.field(static=True)
-    handling: Handling = eqx.field(static=True)
-    mean: Float[Array, " g"]
-    """Of what is there in training; stands for what is missing."""
-    low: Float[Array, " g"]
-    high: Float[Array, " g"]
-    """All but one in a thousand of the training values lie above, and below."""
-    common: Float[Array, " f"]
-    """1 for flags seen on at least one of a thousand training days, else 0: rarer ones would be wild outliers."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What the inputs are."""
-        return PAPER_INPUTS if self.inputs == "paper" else RICH_INPUTS
-
-    def __call__(self, days: Days, rows: Int[Array, " n"], files: Int[Array, " n"]) -> Float[Array, "n dx"]:
-        """The inputs of some rows of `days`, of which the files are known."""
-        day = days.day[rows].astype(jnp.float32)
-        last_day = days.last_day[files] if self.handling == "correct" else jnp.full_like(day, RELEASED_LAST_DAY)
-        date = (day / last_day)[:, None]
-        flags = jnp.asarray(flag_table(self.handling))[days.flags[rows].astype(jnp.int32)]
-        readings, elevation = days.readings[rows], days.elevation[files]
-        if self.inputs == "paper":
-            return jnp.concatenate([date, measured(readings, elevation, self.handling)[0], flags], axis=1)
-        values, present = gauged(readings, elevation)
-        values = jnp.where(present, jnp.clip(values, self.low[None, :], self.high[None, :]), self.mean[None, :])
-        angle = 2 * jnp.pi * day / (last_day + 1)
-        waves = jnp.stack([jnp.sin(angle), jnp.cos(angle), jnp.sin(2 * angle), jnp.cos(2 * angle)], axis=1)
-        flags = flags * self.common[None, :]
-        own = len(MEASURED)
-        lacking = jnp.delete(~present, own, axis=1).astype(jnp.float32)  # the ratio is there if both pressures are
-        return jnp.concatenate([date, values[:, :own], flags, waves, values[:, own:], lacking], axis=1)
-
-
-def gauged(
-    readings: Int[Array, "n columns"], elevation: Float[Array, " n"]
-) -> tuple[Float[Array, "n g"], Bool[Array, "n g"]]:
-    """The columns of `MEASURED` and `DERIVED` for rich inputs, and which are there.
-
-    Rain and snow are on a logarithmic scale. The logarithm of the ratio of pressure at sea level to pressure at the
-    station, and the temperature (in units of 100 K) that the air between them must then have, are the two derived.
-    """
-    values, present = measured(readings, elevation, "correct")
-    at = {name: index for index, name in enumerate(MEASURED)}
-    values = values.at[:, at["PRCP"]].set(jnp.log1p(10 * values[:, at["PRCP"]]))
-    values = values.at[:, at["SNDP"]].set(jnp.log1p(values[:, at["SNDP"]]))
-    both = present[:, at["SLP"]] & present[:, at["STP"]]
-    whole = repair_pressure(readings[:, 1:].astype(jnp.int32))
-    sea, here = (jnp.where(both, whole[:, at[name] - 1], 10_000) for name in ("SLP", "STP"))
-    # The difference of whole numbers is exact; that of logarithms would lose most of its digits.
-    ratio = jnp.log1p((sea - here).astype(jnp.float32) / here.astype(jnp.float32))
-    high_up = both & (elevation >= BAROMETRIC_FROM) & (ratio > 0)
-    kelvin = KELVIN_PER_METRE * jnp.where(high_up, elevation, 0) / jnp.where(high_up, ratio, 1)
-    sound = high_up & (kelvin > BAROMETRIC_RANGE[0]) & (kelvin < BAROMETRIC_RANGE[1])
-    derived = jnp.stack([10 * ratio, jnp.where(sound, kelvin / 100, 0)], axis=1)
-    there = jnp.stack([both, sound], axis=1)
-    return jnp.concatenate([values, derived], axis=1), jnp.concatenate([present, there], axis=1)
-
-
-def _features(train: Days, inputs: Literal["paper", "rich"], handling: Handling) -> Features:
-    """The features fitted to training rows; those of the paper need no fit."""
-    size = len(MEASURED) + len(DERIVED)
-    mean, low, high = np.zeros((3, size), dtype=np.float32)
-    common = np.ones(len(FLAGS), dtype=np.float32)
-    if inputs == "rich":
-        total = train.day.shape[0]
-        # On the CPU, whatever else there is: a GPU's logarithms differ in the last digit, and with them the test tasks.
-        with jax.default_device(jax.devices("cpu")[0]):
-            rows = jnp.arange(0, total, max(1, total // STATISTICS_ROWS), dtype=jnp.int32)
-            files = jnp.searchsorted(train.first, rows, side="right").astype(jnp.int32) - 1
-            values, present = (np.asarray(a) for a in gauged(train.readings[rows], train.elevation[files]))
-        for index in range(size):
-            known = values[present[:, index], index]
-            if len(known):
-                low[index], high[index] = np.quantile(known, (0.001, 0.999))
-                mean[index] = np.clip(known, low[index], high[index]).mean(dtype=np.float64)
-        common = (flag_table(handling)[np.asarray(train.flags[rows])].mean(0) >= 0.001).astype(np.float32)
-    return Features(inputs, handling, *(jnp.asarray(a) for a in (mean, low, high, common)))
 
 
 # Tasks.
