@@ -1,7 +1,10 @@
 """`stmaml fit` and `stmaml predict`, from the outside: words in, exit code, text and files out."""
 
+import datetime as dt
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,13 +13,17 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 from stmaml import cli
 from stmaml.baselines import ridge, support_mean
 from stmaml.cli import fit as fit_command
-from stmaml.cli.predict import file_name
+from stmaml.cli.predict import as_csv, file_name
+from stmaml.cli.showing import plain_console
+from stmaml.cli.telling import telling
 from stmaml.fewshot import scoring
-from stmaml.fewshot.settings import Settings
+from stmaml.fewshot.settings import Settings, default_settings
 from stmaml.runs import Run
 from tests.tables import lines, quick
 
@@ -43,7 +50,7 @@ def tiny(
 def table(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("table") / "shops.csv"
     frame = lines(40, 12).with_columns(
-        pl.Series("day", [f"2020-01-{1 + i % 12:02}" for i in range(480)]), pl.lit("same").alias("always")
+        pl.Series("day", [f"2020-01-{1 + i % 12:02}" for i in range(480)]), pl.lit("same").alias("rate [/min]")
     )
     frame.write_csv(path)
     return path
@@ -76,7 +83,8 @@ def test_fit_shows_schema_groups_scores_and_calibration(stmaml, table, tmp_path)
     code, out, err = stmaml("fit", table, *FLAGS, "--run", tmp_path / "run")
     assert code == 0
     flat = " ".join(err.split())
-    assert "always dropped constant" in flat
+    assert "rate [/min] dropped constant" in flat
+    assert "note: intervals without labelled rows rest on 6 groups to calibrate on and may not hold" in flat
     assert "day date" in flat
     assert "groups by 'shop': 28 to train, 6 to validate and calibrate, 6 to test" in flat
     scores = Run(tmp_path / "run").scores()["test-groups"]["scores"]
@@ -197,11 +205,91 @@ def test_adapted_groups_are_files_that_predict_alone(stmaml, fitted, new, tmp_pa
     assert code == 0
     found = pl.read_csv(out.encode())
     assert found["prediction"].to_list() == pytest.approx(expected["prediction"].to_list(), abs=1e-3)
+    code, out, err = stmaml("predict", tmp_path / "kept" / f"{file_name('new/ 2')}.npz", "--query", query)
+    assert (code, out) == (2, "")
+    assert one_line(err)
+    assert "18 rows of the query table are of other groups, such as 'new/ 0'" in err
     code, _, err = stmaml(
         "predict", tmp_path / "kept" / f"{file_name('new/ 2')}.npz", "--query", query, "--support", support
     )
     assert code == 2
     assert "already adapted, so --support cannot change it" in err
+
+
+def test_moments_with_a_zone_in_parquet_are_the_dates_of_a_csv_file(stmaml, fitted, new, tmp_path):
+    support, query = new
+    asked = pl.read_csv(query)
+    moments = asked.with_columns(pl.col("day").str.to_datetime("%Y-%m-%d", time_zone="UTC"))
+    moments.write_parquet(tmp_path / "query.parquet")
+    answers = [
+        stmaml("predict", fitted, "--support", support, "--query", path) for path in (query, tmp_path / "query.parquet")
+    ]
+    expected, found = (pl.read_csv(out.encode())["prediction"] for _, out, _ in answers)
+    assert found.equals(expected)
+
+
+def test_columns_that_csv_cannot_hold_are_refused_and_the_others_kept(stmaml, fitted, new, tmp_path):
+    asked = pl.read_csv(new[1]).with_columns(
+        at=pl.lit(dt.time(3)), lasts=pl.lit(dt.timedelta(hours=2)), kind=pl.lit("a").cast(pl.Categorical)
+    )
+    path = tmp_path / "query.parquet"
+    asked.write_parquet(path)
+    code, out, _ = stmaml("predict", fitted, "--query", path)
+    assert code == 0
+    row = pl.read_csv(out.encode()).row(0, named=True)
+    assert (row["at"], row["lasts"], row["kind"]) == ("03:00:00.000000000", "PT2H", "a")
+    for odd, form, flags in [
+        (pl.Series("odd", [[1, 2]] * 24), "CSV", []),
+        (pl.Series("odd", [b"\xff"] * 24), "CSV", []),
+        (pl.Series("odd", [b"\xff"] * 24), "JSON", ["--json"]),
+    ]:
+        asked.with_columns(odd).write_parquet(path)
+        code, out, err = stmaml("predict", fitted, "--query", path, *flags)
+        assert (code, out) == (2, "")
+        assert one_line(err)
+        assert f"values, which {form} cannot. Write Parquet with --out FILE.parquet" in err
+        kept = tmp_path / "answer.parquet"
+        assert stmaml("predict", fitted, "--query", path, *flags, "--out", kept)[0] == 0
+        assert pl.read_parquet(kept)["odd"].equals(odd)
+
+
+def test_small_numbers_keep_their_digits_and_the_querys_own_are_not_touched():
+    frame = pl.DataFrame({"own": [0.1 + 0.2, 1e-300], "prediction": [1.23456789e-9, -2.5], "shots": [1, 2]})
+    text = as_csv(frame)
+    assert text.splitlines()[1:] == ["0.30000000000000004,1.234568e-9,1", "1e-300,-2.5,2"]
+
+
+def test_one_column_is_a_question_and_a_header_no_labelled_row(stmaml, fitted, new, tmp_path):
+    (tmp_path / "lone.csv").write_text("x\n1.5\n-0.5\n")
+    code, out, err = stmaml("predict", fitted, "--query", tmp_path / "lone.csv")
+    assert code == 0
+    assert pl.read_csv(out.encode())["x"].to_list() == [1.5, -0.5]
+    assert "lacks 'day'; taken as missing" in " ".join(err.split())
+    (tmp_path / "none.csv").write_text("shop,x,y,day\n")
+    words = ("--query", new[1], "--support", tmp_path / "none.csv", "--save-adapted", tmp_path / "kept")
+    code, out, err = stmaml("predict", fitted, *words)
+    assert code == 0
+    assert pl.read_csv(out.encode())["shots"].unique().to_list() == [0]
+    flat = " ".join(err.split())
+    assert "4 of 4 groups have no labelled row and are predicted without any" in flat
+    assert "intervals without labelled rows rest on 6 groups to calibrate on and may not hold" in flat
+    assert "no group has a labelled row, so nothing is saved in" in flat
+
+
+def test_names_like_markup_are_printed_as_they_stand(capsys):
+    plain_console().print(Table("speed [km/h]", title="rate [/min]"))
+    plain_console(stderr=True).print("note: 'rate [/min]' :smile:")
+    out, err = capsys.readouterr()
+    assert "speed [km/h]" in out
+    assert "rate [/min]" in out
+    assert err == "note: 'rate [/min]' :smile:\n"
+
+
+def test_names_like_markup_do_not_break_a_bar():
+    written = io.StringIO()
+    with telling(Console(file=written, force_terminal=True, width=200), "reading") as tell:
+        tell("reading a [/b].zip", 1, 2)
+    assert "reading a [/b].zip" in re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", written.getvalue())
 
 
 def bad_table(name: str, table: Path) -> tuple[bytes, list[str]]:
@@ -223,23 +311,33 @@ def bad_table(name: str, table: Path) -> tuple[bytes, list[str]]:
         ),
         "too few groups": (frame.head(60).write_csv(), []),
         "unknown method": (good, ["--method", "st-mamml"]),
+        "no labelled rows": (good, ["--shots", "0"]),
+        "target among features": (good, ["--features", "x", "y"]),
+        "feature named twice": (good, ["--features", "x", "x"]),
+        "group among features": (good, ["--features", "x", "shop"]),
+        "stray word": (good.replace(str(frame["y"][3]), "n. a."), []),
     }
     text, flags = changes[name]
     return text.encode("latin-1" if name == "wrong encoding" else "utf-8"), flags
 
 
 MESSAGES = {
-    "missing column": "no column 'price'; it has: shop, x, y, day, always.",
+    "missing column": "no column 'price'; it has: shop, x, y, day, rate [/min].",
     "target not numeric": "the target 'day' must hold numbers for regression; it holds '2020-01-01'",
     "a single group": "the table has a single group, 'a'",
     "constant target": "the target 'y' is '3' in every row",
     "duplicate columns": "two columns named 'y'",
-    "wrong delimiter": "single column 'shop,x,y,day,always' when split at semicolons",
+    "wrong delimiter": "single column 'shop,x,y,day,rate [/min]' when split at semicolons",
     "wrong encoding": "is not UTF-8 text",
     "empty file": "is empty or starts with an empty line",
     "infinite values": "column 'x' holds infinity in row 37",
     "too few groups": "5 of 5 groups have the 8 rows",
     "unknown method": "there is no method 'st-mamml'. Did you mean st-maml",
+    "no labelled rows": "--shots must be at least 1; got 0.",
+    "target among features": "--features and --target must name different columns; both name 'y'",
+    "feature named twice": "--features names 'x' twice",
+    "group among features": "--features and --task must name different columns; both name 'shop'",
+    "stray word": "it holds 'n. a.' (1 of 480 cells are no numbers). Correct it, name such cells with --missing 'n",
 }
 
 
@@ -251,10 +349,36 @@ def test_a_bad_table_is_told_in_one_line_and_leaves_no_run(stmaml, table, tmp_pa
     code, out, err = stmaml("fit", tmp_path / "bad.csv", *words, "--run", tmp_path / "run")
     assert code == 2
     assert out == ""
-    last = [line for line in err.splitlines() if line.startswith("stmaml: ")]
-    assert len(last) == 1
-    assert MESSAGES[name] in last[0]
+    assert one_line(err)
+    assert MESSAGES[name] in err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_method_that_does_not_suit_the_target_leaves_no_run(stmaml, table, tmp_path, monkeypatch):
+    monkeypatch.setattr(fit_command, "default_settings", default_settings)
+    code, out, err = stmaml("fit", table, *FLAGS[:-1], "protonet", "--run", tmp_path / "run")
+    assert (code, out) == (2, "")
+    assert one_line(err)
+    assert "protonet compares class means, so it needs class targets" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_run_shows_its_scores_without_its_table(stmaml, fitted, table):
+    hidden = table.rename(table.with_suffix(".gone"))
+    try:
+        code, out, _ = stmaml("fit", "--resume", fitted)
+    finally:
+        hidden.rename(table)
+    assert code == 0
+    assert "6 labelled rows" in out
+
+
+@pytest.mark.parametrize("command", [["report"], ["evaluate"]])
+def test_commands_for_benchmarks_refuse_the_run_of_a_table(stmaml, fitted, command):
+    code, _, err = stmaml(*command, fitted)
+    assert code == 2
+    assert one_line(err)
+    assert "was made by 'stmaml fit' from a table" in err
 
 
 def test_bad_questions_are_told_in_one_line(stmaml, fitted, new, tmp_path):
@@ -282,9 +406,15 @@ def test_bad_questions_are_told_in_one_line(stmaml, fitted, new, tmp_path):
         assert (code, out) == (2, "")
         assert one_line(err)
         assert message in err
-    code, _, err = stmaml("predict", tmp_path / "nowhere", "--query", query)
-    assert code == 2
-    assert "there is no run folder" in err
+    for folder, message in [
+        ("nowhere", "there is no run folder"),
+        ("other.csv", "is neither the folder of a run of 'stmaml fit' nor a whole file of an adapted group"),
+        (".", "has no config.json, so it is not the folder of a run"),
+    ]:
+        code, _, err = stmaml("predict", tmp_path / folder, "--query", query)
+        assert code == 2
+        assert one_line(err)
+        assert message in err
     code, _, err = stmaml("predict", fitted, "--query", tmp_path / "other.csv")
     assert code == 2
     assert "of another kind than the training table: it lacks 'x', 'day'" in err

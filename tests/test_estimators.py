@@ -13,6 +13,8 @@ import pytest
 from sklearn.base import clone as sklearn_clone
 from sklearn.base import is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
@@ -115,15 +117,49 @@ def test_text_dates_and_gaps_in_a_frame_are_welcome(table):
         made.predict(frame.rename(columns={"colour": "hue"}))
 
 
-def test_it_works_in_a_pipeline(table, group):
+def test_a_pipeline_needs_a_frozen_scaler(table, group):
+    """A pipeline's fit fits its scaler to the few rows of a group, and inputs then mean something else."""
     scaler = StandardScaler().fit(table.select("x").to_numpy())
     made = FewShotRegressor(method="cnp", shots=6, min_query=2, steps=20).meta_fit(
         scaler.transform(table.select("x").to_numpy()), table["y"], table["shop"]
     )
+    x, y = group[0][:4], group[1][:4]
+    expected = clone(made).fit(scaler.transform(x), y).predict(scaler.transform(x))
+    frozen = make_pipeline(FrozenEstimator(scaler), made)
+    np.testing.assert_allclose(frozen.fit(x, y).predict(x), expected, rtol=1e-5)
+    np.testing.assert_allclose(clone(frozen).fit(x, y).predict(x), expected, rtol=1e-5)
+    refitted = make_pipeline(StandardScaler(), clone(made)).fit(x, y)
+    assert np.abs(refitted.predict(x) - expected).max() > 0.01
+
+
+def test_rows_of_one_group_are_cross_validated_without_meta_fitting_again(regressor, group):
+    search = GridSearchCV(regressor, {"num_samples": [2, 5]}, cv=2).fit(*group)
+    assert search.best_estimator_.meta_model_ is regressor.meta_model_
+    assert search.best_score_ > 0
+
+
+@pytest.mark.parametrize("state", [None, np.random.RandomState(3), np.int64(4), 2**32 - 1])
+def test_every_random_state_of_scikit_learn_will_do(regressor, group, state):
+    """One seed is drawn for each fit, so that asking twice gives one answer."""
     x, y = group
-    pipeline = make_pipeline(scaler, made).fit(x, y)
-    expected = clone(made).fit(StandardScaler().fit(x).transform(x), y).predict(StandardScaler().fit(x).transform(x))
-    np.testing.assert_allclose(pipeline.predict(x), expected, rtol=1e-4)
+    fitted = clone(regressor).set_params(random_state=state).fit(x[:6], y[:6])
+    np.testing.assert_array_equal(fitted.predict(x), fitted.predict(x))
+    np.testing.assert_array_equal(fitted.sample_y(x, 2), fitted.sample_y(x, 2))
+    assert fitted.sample_y(x, 2, random_state=state).shape == (20, 2)
+
+
+def test_a_state_gives_meta_fit_a_seed(table, monkeypatch):
+    seen = []
+    monkeypatch.setattr(estimators, "train", lambda prepared, settings: seen.append(settings.seed))
+    monkeypatch.setattr(estimators, "finish", lambda *_: None)
+    state = np.random.RandomState(3)
+    made = FewShotRegressor(shots=6, min_query=2)
+    for random_state in (state, state, 5):
+        made.set_params(random_state=random_state).meta_fit(table.select("x"), table["y"], table["shop"])
+    assert len(set(seen)) == 3
+    assert seen[2] == 5
+    with pytest.raises(ValueError, match="'a' cannot be used to seed"):
+        made.set_params(random_state="a").meta_fit(table.select("x"), table["y"], table["shop"])
 
 
 def test_a_clone_keeps_what_was_learnt_across_groups_and_forgets_the_group(regressor, group):
@@ -183,6 +219,95 @@ def test_what_is_wrong_is_said(regressor, table, group):
         regressor.fit(x, y[:3])
     with pytest.raises(SourceError, match="single group"):
         FewShotRegressor().meta_fit(x, y, ["one"] * 20)
+
+
+def frame_of(x: Any) -> pd.DataFrame:
+    return pd.DataFrame({"x": np.asarray(x).ravel()})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": None}, "requires y to be passed, but the target y is None"),
+        ({"groups": None}, "meta_fit needs groups, the name of the group of each row; got None"),
+        ({"X": np.zeros((0, 1)), "y": [], "groups": []}, r"0 sample\(s\)"),
+        ({"X": frame_of([]), "y": [], "groups": []}, "X has no rows"),
+        ({"X": frame_of(np.zeros(720))[[]]}, "X has no columns"),
+        ({"X": pd.concat([frame_of(np.arange(720))] * 2, axis=1)}, "X has two columns named 'x'"),
+        ({"X": np.zeros((720, 1))}, r"no column is left to predict from: 'x0' is dropped \(constant\)"),
+        ({"y": np.zeros(720)}, "^y is '0' in every row"),
+        ({"y": [float("nan"), *range(719)]}, "Input y contains NaN or None in 1 of its rows, first at index 0"),
+        ({"groups": ["a", None] * 360}, "Input groups contains NaN or None in 360 of its rows, first at index 1"),
+        ({"groups": ["a", " "] * 360}, "Input groups contains NaN or None in 360 of its rows, first at index 1"),
+        ({"groups": [["a", "b"]] * 720}, r"groups must be one name for each row; got an array of shape \(720, 2\)"),
+        ({"groups": ["a"] * 720}, "single group, 'a'.*apart with groups"),
+    ],
+)
+def test_what_meta_fit_cannot_learn_from_is_said_in_words_of_its_own(table, changes, message):
+    given = {"X": table.select("x").to_numpy(), "y": table["y"], "groups": table["shop"], **changes}
+    with pytest.raises(ValueError, match=message) as error:
+        FewShotRegressor(shots=6, min_query=2).meta_fit(**given)
+    assert "--" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"shots": 0}, "^shots must be at least 1; got 0"),
+        ({"min_query": 0}, "^min_query must be at least 1; got 0"),
+        ({"shots": 50}, "0 of 60 groups have the 55 rows.*Lower shots, or bring more groups"),
+    ],
+)
+def test_settings_are_called_by_the_names_of_parameters(table, settings, message):
+    with pytest.raises(ValueError, match=message):
+        FewShotRegressor(**settings).meta_fit(table.select("x"), table["y"], table["shop"])
+
+
+def test_labelled_rows_are_checked_by_fit_and_leave_it_as_it_was(regressor, group):
+    """Another unit is noticed where the rows are given, not when something is asked."""
+    x, y = group
+    fitted = clone(regressor).fit(x[:6], y[:6])
+    expected = fitted.predict(x)
+    for rows, target, message in [
+        (1000 * x, y, "column 'x0' holds values such as .*in training it went from"),
+        (x, 1000 * y, "^y holds values such as .*Convert it to the unit"),
+        (x, np.where(y > y[0], np.nan, y), "Input y contains NaN"),
+        (x, np.where(y > y[0], np.inf, y), "^y holds infinity"),
+        (frame_of(x)[:0], y[:0], r"X has no rows.*call fit\(\) alone"),
+        (None, y, "requires X to be passed"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            fitted.fit(rows, target)
+    np.testing.assert_array_equal(fitted.predict(x), expected)
+    with pytest.raises(ValueError, match="num_samples must be at least 1; got 0"):
+        clone(regressor).set_params(num_samples=0).fit(x, y)
+
+
+def test_questions_without_an_answer_are_said(regressor, group):
+    x, y = group
+    fitted = clone(regressor).fit(x[:6], y[:6])
+    with pytest.raises(ValueError, match="quantiles needs at least one level"):
+        fitted.predict_quantiles(x, [])
+    with pytest.raises(ValueError, match="X has no rows"):
+        fitted.predict(frame_of([]))
+    with pytest.raises(ValueError, match="n_samples must be at least 1; got 0"):
+        fitted.sample_y(x, 0)
+    twice = fitted.predict_quantiles(x, [0.9, 0.5, 0.9])
+    np.testing.assert_array_equal(twice[:, 0], twice[:, 2])
+    np.testing.assert_array_equal(twice[:, [0, 1]], fitted.predict_quantiles(x, [0.9, 0.5]))
+
+
+def test_gaps_of_pandas_are_gaps():
+    column = estimators._column(pd.Series(["a", pd.NA, None], dtype="string"))
+    assert column.to_list() == ["a", None, None]
+
+
+def test_a_classifier_says_what_labels_it_needs(table):
+    rows, groups = table.select("x"), table["shop"]
+    with pytest.raises(ValueError, match="y has one class, 'a'; at least two are needed"):
+        FewShotClassifier().meta_fit(rows, ["a"] * 720, groups)
+    with pytest.raises(ValueError, match="Input y contains NaN or None in 1 of its rows, first at index 0"):
+        FewShotClassifier().meta_fit(rows, [None, *["a", "b"] * 359, "a"], groups)
 
 
 class NoReference(Reference):

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,6 +21,7 @@ from stmaml.calibration import LEVELS
 from stmaml.data.columns import Numeric
 from stmaml.errors import RunError, SettingError, SourceError
 from stmaml.experiments import TEST_SEED
+from stmaml.fewshot import adapted as adapted_module
 from stmaml.fewshot import model as model_module
 from stmaml.fewshot import scoring
 from stmaml.fewshot.adapted import load_adapted
@@ -94,9 +96,35 @@ def test_rows_without_group_or_target_are_left_out_and_counted():
     frame = lines(40, 18).with_columns(
         pl.when(pl.int_range(pl.len()) % 18 == 0).then(None).otherwise("y").alias("y"),
     )
-    assert prepare(frame, TABLE, quick()).notes == ["40 of 720 rows have no 'shop' or no 'y' and are left out"]
+    assert prepare(frame, TABLE, quick()).notes == [
+        "40 of 720 rows have no 'shop' or no 'y' and are left out: rows 1, 19, 37, 55, 73 and others"
+    ]
     with pytest.raises(SourceError, match="no row has both a 'shop' and a 'y'"):
         prepare(frame.with_columns(pl.lit(None).cast(pl.Float64).alias("y")), TABLE, quick())
+
+
+def test_groups_and_classes_called_none_are_learnt_from():
+    frame = lines(40, 16).with_columns(pl.col("shop").replace({"shop 0": "NA", "shop 1": "none", "shop 2": "-"}))
+    ready = prepare(frame, TABLE, quick())
+    assert {"NA", "none", "-"} <= {*ready.split.train, *ready.split.val, *ready.split.test}
+    assert ready.num_rows == frame.height
+    assert "'shop' has a group called 'NA' (16 rows)" in " ".join(ready.notes)
+    labelled = classes(40, 16).with_columns(pl.col("label").replace({"low": "none"}))
+    ready = prepare(labelled, replace(TABLE, target="label"), quick())
+    assert ready.schema.target.classes == ("high", "none")
+    assert ready.num_rows == labelled.height
+
+
+def test_one_column_with_two_roles_is_refused_before_reading():
+    with pytest.raises(SettingError, match="--features and --target must name different columns; both name 'y'"):
+        Files((Path("t.csv"),)).reading(replace(TABLE, features=("x", "y")))
+
+
+@pytest.mark.parametrize("role", ["shop", "y"])
+def test_a_group_or_target_of_a_type_that_cannot_be_used_is_told(role):
+    frame = lines(40, 16).with_columns(pl.concat_list(role).alias(role))
+    with pytest.raises(SourceError, match=f"column '{role}' is of type List, which cannot be used"):
+        prepare(frame, TABLE, quick())
 
 
 def test_a_column_that_numbers_the_rows_is_pointed_out():
@@ -179,6 +207,8 @@ def test_a_column_of_the_querys_own_gives_way_to_the_predicted_one(model, new):
     answer = model.predict(query.with_columns(std=pl.lit(-1.0)), support)
     assert answer.notes == ["the query table's own 'std' gives way to the predicted one"]
     assert (answer.frame["std"] > 0).all()
+    answer = model.predict(query.with_columns(std=pl.lit(-1.0), shots=pl.lit(1)), support)
+    assert answer.notes == ["the query table's own 'std', 'shots' give way to the predicted ones"]
 
 
 def test_it_has_learnt_to_use_labelled_rows(model, new):
@@ -260,6 +290,42 @@ def test_tables_without_the_group_column_are_one_group(model, new):
         model.predict(new[1], support.drop("shop"))
 
 
+def test_groups_called_none_are_kept_apart(model, new):
+    support, query = new
+    odd = {"new 0": "NA", "new 1": "none", "new 2": "-", "new 3": "nan"}
+    renamed = model.predict(*(part.with_columns(pl.col("shop").replace(odd)) for part in (query, support)))
+    expected = model.predict(query, support).frame
+    assert renamed.notes == []
+    assert renamed.frame["shots"].to_list() == [5] * query.height
+    np.testing.assert_allclose(renamed.frame["prediction"], expected["prediction"], rtol=1e-5)
+
+
+def test_rows_without_a_group_are_left_out_and_said(model, new):
+    support, query = new
+    blank = pl.when(pl.col("n") == 7).then(pl.lit(" ")).otherwise("shop").alias("shop")
+    answer = model.predict(query.with_columns(blank), support)
+    expected = model.predict(query, support).frame.filter(pl.col("n") != 7)
+    np.testing.assert_allclose(answer.frame["prediction"], expected["prediction"], rtol=1e-4)
+    assert answer.frame["x"].equals(expected["x"])
+    assert answer.notes[0].startswith("6 rows of the query table have no 'shop' and are left out: row")
+    labelled = support.with_columns(pl.when(pl.col("n") == 4).then(None).otherwise("shop").alias("shop"))
+    answer = model.predict(query, labelled)
+    assert answer.frame["shots"].to_list() == [4] * query.height
+    assert answer.notes[0].startswith("6 rows of the support table have no 'shop' and are left out: rows 5, 10")
+    with pytest.raises(SourceError, match="'shop' is empty in all rows of the query table"):
+        model.predict(query.with_columns(shop=pl.lit("")), support)
+
+
+def test_a_support_table_without_rows_is_none(model, new):
+    support, query = new
+    answer = model.predict(query, support.head(0))
+    assert answer.frame.equals(model.predict(query).frame)
+    assert answer.notes == ["6 of 6 groups have no labelled row and are predicted without any"]
+    assert list(model.adapt(support.head(0))) == []
+    alone = query.drop("shop")
+    np.testing.assert_array_equal(model.sample(alone, support.head(0), 3), model.sample(alone, None, 3))
+
+
 def test_labelled_rows_of_another_kind_are_refused(model, new):
     support, query = new
     with pytest.raises(SourceError, match="support table has no column 'y' with the labels; it has: shop, x, n"):
@@ -276,7 +342,9 @@ def test_labelled_rows_without_label_are_left_out_and_said(model, new):
     support, query = new
     some = support.with_columns(pl.when(pl.col("n") == 4).then(None).otherwise("y").alias("y"))
     answer = model.predict(query, some)
-    assert answer.notes == ["6 rows of the support table have no 'y' and are left out"]
+    assert answer.notes == [
+        "6 rows of the support table have no 'y' and are left out: rows 5, 10, 15, 20, 25 and others"
+    ]
     expected = model.predict(query, support.filter(pl.col("n") < 4)).frame["prediction"]
     np.testing.assert_allclose(answer.frame["prediction"], expected, rtol=1e-5)
 
@@ -366,10 +434,53 @@ def test_an_adapted_group_is_read_without_its_run(st_maml, model, new, tmp_path)
         adapted.save(tmp_path / "group.npz")
         again = load_adapted(tmp_path / "group.npz")
         assert (again.group, again.shots, again.novelty) == ("new 0", 5, adapted.novelty)
-        assert again.predict(new[1]).frame.equals(adapted.predict(new[1]).frame)
+        query = new[1].filter(pl.col("shop") == "new 0")
+        assert again.predict(query).frame.equals(adapted.predict(query).frame)
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     with pytest.raises(RunError, match="is not an adapted model"):
         load_adapted(tmp_path / "other.npz")
+
+
+def test_an_adapted_group_answers_for_no_other(st_maml, new, tmp_path):
+    adapted = next(iter(st_maml.adapt(new[0])))
+    query = new[1].filter(pl.col("shop") == "new 0")
+    expected = adapted.predict(query).frame["prediction"]
+    with pytest.raises(SourceError, match=r"35 rows of the query table are of other groups.*adapted to 'new 0' alone"):
+        adapted.predict(new[1])
+    nobody = pl.when(pl.col("n") > 8).then(None).otherwise("shop").alias("shop")
+    for unnamed in (query.drop("shop"), query.with_columns(nobody), query.with_columns(shop=pl.lit(" new 0 "))):
+        assert adapted.predict(unnamed).frame["prediction"].equals(expected)
+    adapted = replace(adapted, group="")  # its labelled rows came without a name
+    adapted.save(tmp_path / "group.npz")
+    assert load_adapted(tmp_path / "group.npz").predict(new[1]).frame.height == new[1].height
+
+
+def test_an_adapted_file_without_a_name_serves_any_group_and_one_that_lacks_more_is_refused(
+    model, new, tmp_path, monkeypatch
+):
+    def save_without(lacking: str) -> Path:
+        def some(content: dict[str, Any]) -> np.ndarray:
+            return real({name: value for name, value in content.items() if name != lacking})
+
+        monkeypatch.setattr(adapted_module, "_as_bytes", some)
+        adapted.save(tmp_path / "group.npz")
+        return tmp_path / "group.npz"
+
+    real, adapted = adapted_module._as_bytes, next(iter(model.adapt(new[0])))
+    assert load_adapted(save_without("group")).predict(new[1]).frame.height == new[1].height
+    with pytest.raises(RunError, match=r"group\.npz lacks or misnames 'shots'\. Write it again with"):
+        load_adapted(save_without("shots"))
+
+
+def test_few_groups_to_calibrate_on_are_said_where_nothing_is_labelled(st_maml, model, new):
+    support, query = new
+    expected = (
+        "intervals without labelled rows rest on 9 groups to calibrate on and may not hold: those of 80 % typically "
+        "hold 12 points more or fewer; 19 groups or more would be better"
+    )
+    assert st_maml.predict(query).notes == [expected]
+    assert st_maml.predict(query, support).notes == []
+    assert model.predict(query).notes == []
 
 
 def test_drawn_targets_have_the_predicted_mean_and_spread(model, new):
@@ -441,6 +552,10 @@ def test_baselines_see_the_same_groups_and_shots(model, prepared):
         guess = np.asarray(support.y)[:, :shots, 0].mean(1, keepdims=True)
         error = np.square(np.asarray(query.y)[..., 0] - guess).mean()
         assert result["scores"][str(shots)]["support-mean"]["mse"]["mean"] == pytest.approx(error, rel=0.05)
+    for shots, scores in result["scores"].items():  # the score table says of intervals what their own table says
+        intervals = result["calibration"][shots]["90%"]
+        assert scores["cnp"]["coverage90"] == intervals["after"]
+        assert scores["cnp"]["width90"] == intervals["width"]
 
 
 def test_baselines_do_not_wait_for_busy_cores(prepared):

@@ -5,18 +5,22 @@ Classes get sets instead of quantiles: all whose probability reaches what that o
 
 Rows of one group are not independent of each other, groups are. So every group has the same weight whatever its size,
 and the finite-sample margin of split-conformal prediction counts groups: Lee, Barber, Willett, "Distribution-free
-inference with hierarchical data", 2023. Of the weight of the group to come, half is put beyond either end, which keeps
-the promise for central intervals.
+inference with hierarchical data", 2023. Of the weight of the group to come, half is put beyond either end.
+
+No count of groups tells where a tail lies that holds less than one of them. There, and everywhere with fewer than
+FEW_GROUPS, quantiles come from Student's distribution instead: groups err like normal variables about the learner's own
+median, by as much as the held-out ones did.
 """
 
 import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import log_ndtr, ndtr, ndtri
+from jax.scipy.special import betainc, log_ndtr, ndtr, ndtri
 from jaxtyping import Array, Bool, Float, Int
 
 from stmaml.tasks import weighted_mean
@@ -26,6 +30,8 @@ _LOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
 LEVELS = (*_LOW, 0.5, *(round(1 - level, 3) for level in reversed(_LOW)))
 SET_LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 """Coverages for which sets of classes are fitted."""
+FEW_GROUPS = 19
+"""With fewer, one group to come in twenty may lie beyond them all, so that they cannot tell where 5 % lie."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,17 @@ def _extended(
 def normal_score(levels: Float[np.ndarray, " l"]) -> Float[np.ndarray, " l"]:
     """Where the standard normal distribution reaches each level."""
     return np.asarray(ndtri(jnp.asarray(levels, dtype=jnp.float32)), dtype=float)
+
+
+def student_score(levels: Float[np.ndarray, " l"], freedom: int) -> Float[np.ndarray, " l"]:
+    """Where Student's distribution with that many degrees of freedom reaches each level, by bisection."""
+    tail = jnp.asarray(np.minimum(levels, 1 - np.asarray(levels)), dtype=jnp.float32)
+    low, high = jnp.zeros_like(tail), jnp.full_like(tail, 1e3)
+    for _ in range(40):
+        middle = (low + high) / 2
+        beyond = betainc(freedom / 2, 0.5, freedom / (freedom + jnp.square(middle))) / 2
+        low, high = jnp.where(beyond > tail, middle, low), jnp.where(beyond > tail, high, middle)
+    return np.sign(np.asarray(levels) - 0.5) * np.asarray(low, dtype=float)
 
 
 def mixture_score(loc: Float[Array, "s n"], scale: Float[Array, "s n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -180,10 +197,23 @@ def conformal_scores(
     """The normal score at which each of LEVELS holds for a group to come.
 
     Args:
-        scores: normal scores of held-out targets, a row for each task.
+        scores: normal scores of held-out targets, a row for each task; all groups in turn, as often as there are tasks.
         weight: 0 for padding.
         groups: how many groups the tasks came from; a group drawn twice is still one.
     """
+    found, student = _pooled_scores(scores, weight, groups), _student_scores(scores, weight, groups)
+    if groups < FEW_GROUPS:
+        return tuple(student.tolist())
+    levels = np.array(LEVELS)
+    outer = np.where(levels < 0.5, np.minimum(found, student), np.maximum(found, student))
+    thin = np.minimum(levels, 1 - levels) < 1 / (groups + 1) - 1e-12
+    return tuple(np.where(thin, outer, found).tolist())
+
+
+def _pooled_scores(
+    scores: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int
+) -> Float[np.ndarray, " l"]:
+    """Quantiles of all scores together, as split-conformal prediction takes them."""
     values, mass = _sorted_mass(scores, weight)
     total = groups / (groups + 1)
     below = np.cumsum(mass) * total + (1 - total) / 2  # half of the new group's weight lies below all others
@@ -192,7 +222,49 @@ def conformal_scores(
         # Low levels: the largest value with at most `level` below it; high ones: the smallest with that much up to it.
         index = int(np.searchsorted(below, level, side="right" if level < 0.5 else "left"))
         found.append(float(values[min(index, len(values) - 1)]))
-    return tuple(np.maximum.accumulate(found).tolist())
+    return np.maximum.accumulate(found)
+
+
+def _student_scores(
+    scores: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int
+) -> Float[np.ndarray, " l"]:
+    """Quantiles about 0 where the means of groups, and rows about them, are normal.
+
+    Only the spread of means is uncertain: it rests on `groups` of them, while rows are many.
+    """
+    by_group = scores.reshape(-1, groups, scores.shape[1])
+    shares = weight.reshape(by_group.shape)
+    shares = shares / shares.sum((0, 2), keepdims=True)
+    mean = (by_group * shares).sum((0, 2), keepdims=True)
+    within = (np.square(by_group - mean) * shares).sum((0, 2)).mean()
+    levels = np.array(LEVELS)
+    spread = np.square(_student_levels(groups)) * np.square(mean).mean() + np.square(normal_score(levels)) * within
+    return np.sign(levels - 0.5) * np.sqrt(spread)
+
+
+@lru_cache
+def _student_levels(groups: int) -> Float[np.ndarray, " l"]:
+    return student_score(np.array(LEVELS), groups)
+
+
+def coverage_spread(coverage: float, groups: int) -> float:
+    """How far the coverage of intervals fitted on so many groups strays from nominal, where rows of a group err alike.
+
+    It is the standard deviation of the beta distribution that split-conformal prediction has.
+    """
+    return float(np.sqrt(coverage * (1 - coverage) / (groups + 2)))
+
+
+def caution(groups: int, is_class: bool) -> list[str]:
+    """What to say where too few groups calibrated for intervals without labelled rows to be relied on."""
+    if groups >= FEW_GROUPS:
+        return []
+    what = "sets of classes" if is_class else "intervals"
+    points = 100 * coverage_spread(0.8, groups)
+    return [
+        f"{what} without labelled rows rest on {groups} groups to calibrate on and may not hold: those of 80 % "
+        f"typically hold {points:.0f} points more or fewer; {FEW_GROUPS} groups or more would be better"
+    ]
 
 
 def conformal_floors(

@@ -5,7 +5,10 @@ other rows of it.
 """
 
 import abc
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,18 +16,22 @@ import polars as pl
 from jaxtyping import Bool, Float, Shaped
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from stmaml.benchmarks.groups import Sizes
 from stmaml.calibration import class_sets
 from stmaml.data.schema import TargetKind
-from stmaml.fewshot.answers import SUPPORT_SIZES
+from stmaml.errors import SettingError, SourceError
+from stmaml.fewshot.answers import SUPPORT_SIZES, level_name
 from stmaml.fewshot.fitting import TableConfig, finish, prepare, train
 from stmaml.fewshot.model import FewShotModel
 from stmaml.fewshot.settings import default_settings
 
 GROUP, TARGET = "(group)", "(target)"
+PARAMETERS = {"task": "groups", "target": "y", "features": "X"}
+"""What the command line's flags are called here, where it is not the same name."""
 Estimator = TypeVar("Estimator", bound="_FewShotEstimator")
 
 
@@ -34,7 +41,7 @@ class _FewShotEstimator(BaseEstimator, abc.ABC):
     _kind: TargetKind
 
     def __init__(  # without types: scikit-learn wants nothing refused before fit
-        self, *, method="st-maml", steps=None, shots=10, min_query=5, num_samples=20, random_state=0
+        self, *, method="st-maml", steps=None, shots=10, min_query=5, num_samples=20, random_state: Any = 0
     ):
         """Stores the settings.
 
@@ -44,7 +51,8 @@ class _FewShotEstimator(BaseEstimator, abc.ABC):
             shots: most labelled rows to expect of a new group; any number up to it is trained for.
             min_query: a group needs this many rows beside, or `meta_fit` leaves it out.
             num_samples: predictors drawn for a group.
-            random_state: seed of weights, tasks and draws.
+            random_state: seed of weights, tasks and draws; None, or a RandomState that gives a new one to each
+                `meta_fit` and `fit`.
         """
         self.method = method
         self.steps = steps
@@ -54,31 +62,46 @@ class _FewShotEstimator(BaseEstimator, abc.ABC):
         self.random_state = random_state
 
     def meta_fit(self: Estimator, X: Any, y: Any, groups: Any) -> Estimator:
-        """Itself, after learning across the groups that the rows belong to."""
+        """Itself, after learning across the groups that the rows belong to: `groups` names that of each row."""
+        self._check_given(y, groups)
         frame = _frame(X)
         check_consistent_length(frame, y, groups)
-        names = [str(name) for name in column_or_1d(np.asarray(groups, dtype=object))]
-        settings = default_settings(self.method, steps=self.steps, seed=self.random_state)
-        table = TableConfig(GROUP, TARGET, kind=self._kind, sizes=Sizes(shots=self.shots, min_query=self.min_query))
-        labelled = frame.with_columns(pl.Series(GROUP, names), self._learn_labels(y))
-        prepared = prepare(labelled, table, settings)
-        self.meta_model_ = finish(prepared, settings, train(prepared, settings))
+        _check_no_gaps("y", y)
+        with _in_own_words():
+            settings = default_settings(self.method, steps=self.steps, seed=_seed(self.random_state))
+            table = TableConfig(GROUP, TARGET, kind=self._kind, sizes=Sizes(shots=self.shots, min_query=self.min_query))
+            labelled = frame.with_columns(_group_names(groups), self._learn_labels(y))
+            prepared = prepare(labelled, table, settings)
+            self.meta_model_ = finish(prepared, settings, train(prepared, settings))
         self._remember(frame, X)
         self.support_ = None
         return self
 
     def fit(self: Estimator, X: Any = None, y: Any = None) -> Estimator:
         """Itself, adapted to the labelled rows of one group; without any, it predicts from all groups alike."""
-        if X is not None and y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        if (X is None) != (y is None):
+            lacking = "X" if X is None else "y"
+            raise ValueError(
+                f"{type(self).__name__} requires {lacking} to be passed, but the "
+                f"{'rows X are' if X is None else 'target y is'} None."
+            )
         self._check_meta_fitted()
-        if X is None:
-            self.support_ = pl.DataFrame()
-            return self
+        if self.num_samples < 1:
+            raise SettingError(f"num_samples must be at least 1; got {self.num_samples}.")
+        seed = _seed(self.random_state)
+        self.support_ = pl.DataFrame() if X is None else self._checked_support(X, y)
+        self.seed_ = seed
+        return self
+
+    def _checked_support(self, X: Any, y: Any) -> pl.DataFrame:
+        """The labelled rows of one group, if the model can use them."""
         frame = self._known_frame(X)
         check_consistent_length(frame, y)
-        self.support_ = frame.with_columns(self._labels(y))
-        return self
+        _check_no_gaps("y", y)
+        support = frame.with_columns(self._labels(y))
+        with _in_own_words():
+            self._model().check_support(support)
+        return support
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether `predict` may be called."""
@@ -99,6 +122,12 @@ class _FewShotEstimator(BaseEstimator, abc.ABC):
         tags.input_tags.allow_nan = True
         tags.input_tags.string = True
         return tags
+
+    def _check_given(self, y: Any, groups: Any) -> None:
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        if groups is None:
+            raise ValueError("meta_fit needs groups, the name of the group of each row; got None.")
 
     def _learn_labels(self, y: Any) -> pl.Series:
         """The target column of training rows."""
@@ -142,11 +171,9 @@ class _FewShotEstimator(BaseEstimator, abc.ABC):
     def _answer(self, X: Any, levels: tuple[float, ...]) -> pl.DataFrame:
         support = self._support()
         query = self._known_frame(X)
-        return (
-            self._model()
-            .predict(query, support, num_samples=self.num_samples, levels=levels, seed=self.random_state)
-            .frame
-        )
+        with _in_own_words():
+            answer = self._model().predict(query, support, num_samples=self.num_samples, levels=levels, seed=self.seed_)
+        return answer.frame
 
     def _support(self) -> pl.DataFrame | None:
         self._check_meta_fitted()
@@ -158,10 +185,14 @@ class _FewShotEstimator(BaseEstimator, abc.ABC):
     def _model(self) -> FewShotModel:
         return self.meta_model_
 
-    def _draw(self, X: Any, n_samples: int, random_state: int | None) -> Shaped[np.ndarray, "n d"]:
+    def _draw(self, X: Any, n_samples: int, random_state: Any) -> Shaped[np.ndarray, "n d"]:
+        if n_samples < 1:
+            raise ValueError(f"n_samples must be at least 1; got {n_samples}.")
         support = self._support()
-        seed = self.random_state if random_state is None else random_state
-        return self._model().sample(self._known_frame(X), support, n_samples, seed=seed).T
+        seed = self.seed_ if random_state is None else _seed(random_state)
+        query = self._known_frame(X)
+        with _in_own_words():
+            return self._model().sample(query, support, n_samples, seed=seed).T
 
 
 class FewShotRegressor(RegressorMixin, _FewShotEstimator):
@@ -186,17 +217,18 @@ class FewShotRegressor(RegressorMixin, _FewShotEstimator):
     ) -> Float[np.ndarray, "n l"]:
         """The recalibrated quantiles of each row, a column for each level."""
         levels = tuple(float(level) for level in quantiles)
+        if not levels:
+            raise ValueError("quantiles needs at least one level, such as 0.5.")
         if not all(0 < level < 1 for level in levels):
             raise ValueError(f"quantiles must lie between 0 and 1; got {levels}.")
         frame = self._answer(X, levels)
-        first = frame.columns.index("std") + 1
-        return frame.to_numpy()[:, first : first + len(levels)].astype(float)
+        return np.stack([frame[level_name(level)].to_numpy() for level in levels], axis=1)
 
     def sample_y(
         self,
         X: Any,
         n_samples: int = 1,
-        random_state: int | None = None,
+        random_state: Any = None,
     ) -> Float[np.ndarray, "n d"]:
         """Targets drawn for all rows together, a column for each draw."""
         return self._draw(X, n_samples, random_state).astype(float)
@@ -235,7 +267,7 @@ class FewShotClassifier(ClassifierMixin, _FewShotEstimator):
         self,
         X: Any,
         n_samples: int = 1,
-        random_state: int | None = None,
+        random_state: Any = None,
     ) -> Shaped[np.ndarray, "n d"]:
         """Classes drawn for all rows together, a column for each draw."""
         drawn = self._draw(X, n_samples, random_state)
@@ -244,6 +276,8 @@ class FewShotClassifier(ClassifierMixin, _FewShotEstimator):
     def _learn_labels(self, y: Any) -> pl.Series:
         check_classification_targets(y)
         self.classes_ = np.unique(column_or_1d(np.asarray(y)))
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class, {self.classes_.tolist()[0]!r}; at least two are needed to learn from.")
         return self._labels(y)
 
     def _labels(self, y: Any) -> pl.Series:
@@ -259,12 +293,21 @@ class FewShotClassifier(ClassifierMixin, _FewShotEstimator):
 def _frame(X: Any) -> pl.DataFrame:
     """Rows of any kind as a frame: polars, pandas, or an array whose columns are numbered."""
     if isinstance(X, pl.DataFrame):
-        return X
-    if hasattr(X, "columns") and hasattr(X, "iloc"):
-        return pl.DataFrame({str(name): _column(X.iloc[:, i]) for i, name in enumerate(X.columns)})
-    lenient: Any = {"dtype": None, "ensure_all_finite": "allow-nan"}
-    array = check_array(X, **lenient)
-    return pl.DataFrame({name: _column(array[:, i]) for i, name in enumerate(_numbered(array.shape[1]))})
+        frame = X
+    elif hasattr(X, "columns") and hasattr(X, "iloc"):
+        names = [str(name) for name in X.columns]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"X has two columns named '{twice[0]}'. Rename or remove one of them.")
+        frame = pl.DataFrame({name: _column(X.iloc[:, i]) for i, name in enumerate(names)})
+    else:
+        lenient: Any = {"dtype": None, "ensure_all_finite": "allow-nan"}
+        array = check_array(X, **lenient)
+        frame = pl.DataFrame({name: _column(array[:, i]) for i, name in enumerate(_numbered(array.shape[1]))})
+    if not frame.width:
+        raise ValueError("X has no columns; at least one is needed.")
+    if not frame.height:
+        raise ValueError("X has no rows; at least one is needed. To predict without labelled rows, call fit() alone.")
+    return frame
 
 
 def _numbered(count: int) -> list[str]:
@@ -276,4 +319,44 @@ def _column(values: Any) -> pl.Series:
     array = np.asarray(values)
     if array.dtype.kind in "biufM":
         return pl.Series(array)
-    return pl.Series([None if value is None or value != value else str(value) for value in array], dtype=pl.String)
+    return pl.Series([None if _is_missing(value) else str(value) for value in array], dtype=pl.String)
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether it is None, not a number, or pandas' own NA, which compares to nothing."""
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)
+
+
+def _check_no_gaps(name: str, values: Any) -> None:
+    """Raises ValueError for a row without a value."""
+    gaps = [i for i, value in enumerate(np.asarray(values, dtype=object).ravel()) if _is_missing(value)]
+    if gaps:
+        raise ValueError(
+            f"Input {name} contains NaN or None in {len(gaps)} of its rows, first at index {gaps[0]}. Leave those out."
+        )
+
+
+def _group_names(groups: Any) -> pl.Series:
+    """The column of groups; a blank is no name."""
+    names = np.asarray(groups, dtype=object)
+    if names.ndim != 1:
+        raise ValueError(f"groups must be one name for each row; got an array of shape {names.shape}.")
+    _check_no_gaps("groups", [name if str(name).strip() else None for name in names])
+    return pl.Series(GROUP, [str(name) for name in names])
+
+
+def _seed(random_state: Any) -> int:
+    """An integer as it stands; else one drawn from the state, or at random for None."""
+    drawn = check_random_state(random_state).randint(2**31 - 1)  # refuses what is no state
+    return int(random_state) if isinstance(random_state, Integral) else int(drawn)
+
+
+@contextmanager
+def _in_own_words() -> Iterator[None]:
+    """Errors that name parameters where those of the command line name flags."""
+    try:
+        yield
+    except (SettingError, SourceError) as error:
+        text = re.sub(f"(the target|column) '{re.escape(TARGET)}'", "y", str(error))
+        text = re.sub(r"--([a-z-]*[a-z])", lambda flag: PARAMETERS.get(flag[1], flag[1].replace("-", "_")), text)
+        raise type(error)(text) from error

@@ -1,5 +1,6 @@
 """What columns hold is found out, stored, and applied to new rows; scales come from training rows alone."""
 
+import datetime as dt
 import json
 import math
 
@@ -8,9 +9,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from stmaml.data.columns import Boolean, Categorical, Date, Dropped, Numeric, as_numbers, as_text
-from stmaml.data.schema import Schema, infer_column, infer_schema, infer_target
-from stmaml.errors import SourceError
+from stmaml.data.columns import Boolean, Categorical, Date, Dropped, Numeric, as_dates, as_names, as_numbers, as_text
+from stmaml.data.schema import Schema, Target, check_roles, infer_column, infer_schema, infer_target, table_keys
+from stmaml.errors import SettingError, SourceError
 
 
 def column(values, train=None, keys=None, missing=(), name="c"):
@@ -163,8 +164,69 @@ def test_the_usual_ways_to_write_a_date_are_read(text):
     found = column(values)
     assert isinstance(found, Date)
     assert (found.low, found.high) == (18302.0, 18320.0)  # days since 1970
-    with pytest.raises(SourceError, match="must hold dates as in training; it holds 'soon'"):
+    with pytest.raises(SourceError, match=r"must hold dates as in training, such as .*; it holds 'soon'"):
         encode(found, ["soon"])
+
+
+NOON = 19_470.5  # 2023-04-23 12:00 in days since 1970
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        ("2023-04-23", 19_470.0),
+        ("2023-04-23 12:00", NOON),
+        ("2023-04-23T12:00", NOON),
+        ("2023-04-23 12:00:00", NOON),
+        ("2023-04-23T12:00:00.000000", NOON),
+        ("2023-04-23 12:00:00.500", NOON + 0.5 / 86_400),
+        ("2023-04-23T12:00:00Z", NOON),
+        ("2023-04-23 12:00:00 UTC", NOON),
+        ("2023-04-23 14:00:00+02:00", NOON),
+        ("2023-04-23T14:00:00.000+0200", NOON),
+        ("2023-04-23 09:00-03:00", NOON),
+        ("2023-04-24T00:30:00 +12:30", NOON),
+    ],
+)
+def test_all_forms_of_iso_dates_are_the_same_moment(text, days):
+    """Zones are turned to UTC, in text as in columns that hold moments with a zone."""
+    assert as_dates(pl.Series([text, None]), None).to_list() == [pytest.approx(days, abs=1e-9), None]
+    assert as_dates(pl.Series([text]), "%d.%m.%Y").to_list() == [pytest.approx(days, abs=1e-9)]
+    assert as_dates(pl.Series([text]), "%Y-%m-%dT%H:%M:%SZ").to_list() == [pytest.approx(days, abs=1e-9)]
+    summer = pl.Series([dt.datetime(2023, 4, 23, 14)]).dt.replace_time_zone("Europe/Berlin")
+    assert as_dates(summer, None).to_list() == [NOON]
+
+
+def test_dates_learnt_as_such_are_asked_for_in_text():
+    moments = [dt.datetime(2023, 1, 1) + dt.timedelta(hours=7 * i) for i in range(400)]
+    found = column(moments)
+    assert isinstance(found, Date)
+    assert found == column([str(moment) for moment in moments])
+    expected, _ = encode(found, moments[:3])
+    for write in (str, dt.datetime.isoformat, lambda moment: f"{moment.isoformat()}.000000"):
+        encoded, notes = encode(found, [write(moment) for moment in moments[:3]])
+        np.testing.assert_array_equal(encoded, expected)
+        assert notes == []
+    np.testing.assert_array_equal(encode(found, [dt.date(2023, 1, 1)])[0], expected[:1])
+    np.testing.assert_array_equal(encode(found, ["2023-01-01"])[0], expected[:1])
+    with pytest.raises(SourceError, match=r"dates as in training, such as 2023-01-01 00:00:00; it holds '1\.1\.23'"):
+        encode(found, ["1.1.23"])
+
+
+def test_dates_with_an_offset_are_dates():
+    found = column([f"2023-04-{day:02} 08:30:00+02:00" for day in range(1, 29)])
+    assert isinstance(found, Date)
+    assert found.low == 19_448 + 6.5 / 24
+
+
+def test_numbers_that_are_all_days_are_pointed_out():
+    days = [f"202301{1 + i % 28:02}" for i in range(80)]
+    notes: list[str] = []
+    schema_of(table(day=days, number=[int(day) + 50 for day in days]), notes=notes)
+    assert notes == [
+        "'day' is taken as a number, but all its values are days, such as 20230101; write 2023-01-01 to have it taken "
+        "as a date"
+    ]
 
 
 def test_a_missing_date_is_all_zeros_but_for_its_indicator():
@@ -185,6 +247,76 @@ def test_useless_columns_are_dropped_with_a_reason():
     assert "hardly a value twice" in text.reason
     in_training = column([1.0, 1.0, 2.0, 3.0], train=[True, True, False, False])
     assert in_training == Dropped("c", "constant in the training groups")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([dt.time(i % 24) for i in range(80)], "Time"),
+        ([dt.timedelta(hours=i) for i in range(80)], "Duration"),
+        ([[i, 2] for i in range(80)], "List"),
+        ([{"a": i} for i in range(80)], "Struct"),
+        ([b"\xff" + bytes([i]) for i in range(80)], "Binary"),
+    ],
+)
+def test_columns_of_types_that_cannot_be_used_are_dropped_or_refused(values, kind):
+    frame = table(odd=values)
+    assert schema_of(frame).columns[1] == Dropped("odd", f"of type {kind}, which cannot be used")
+    schema = schema_of(table(odd=np.arange(80.0)))
+    for use in (
+        lambda: schema.encode(frame),
+        lambda: table_keys(frame, "odd"),
+        lambda: infer_schema(frame, "g", "odd", train=np.ones(80, dtype=bool)),
+    ):
+        with pytest.raises(SourceError, match=f"column 'odd' is of type {kind}, which cannot be used. Store it as"):
+            use()
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b", "1", "2", "3"])])
+def test_dictionary_columns_hold_what_their_words_are(kind):
+    frame = table(word=pl.Series(["a", "b"] * 40, dtype=kind), number=pl.Series(["1", "2", "3", "2"] * 20, dtype=kind))
+    schema = schema_of(frame)
+    assert [column.kind for column in schema.used] == ["numeric", "categorical", "numeric"]
+    plain = frame.with_columns(pl.col("word", "number").cast(pl.String))
+    np.testing.assert_array_equal(schema.encode(frame), schema.encode(plain))
+    assert infer_target(frame["word"], np.ones(80, dtype=bool)).classes == ("a", "b")
+
+
+def test_decimal_commas_are_named():
+    found = column([f"{i},5" for i in range(20)] + ["4"])
+    assert isinstance(found, Dropped)
+    assert "decimal commas, such as '0,5': write them with points" in found.reason
+    with pytest.raises(SourceError, match=r"must hold numbers; it holds '3,5'\. Write decimals with a point"):
+        encode(column([1.5, 2.5, 3.5, 4.5]), ["3,5", "4,5"])
+
+
+def test_names_stay_as_they_are_and_only_empty_cells_are_none():
+    words = ["NA", "none", "-", " nan ", "?", "007", "", "  ", None]
+    assert as_names(pl.Series(words)).to_list() == ["NA", "none", "-", "nan", "?", "007", None, None, None]
+    assert as_names(pl.Series(["NA", "9", "9.0", "b"]), ("NA", "9")).to_list() == [None, None, None, "b"]
+    frame = pl.DataFrame({"g": words})
+    assert table_keys(frame, "g").n_unique() == 7
+    assert table_keys(frame, "h").to_list() == [""] * 9
+
+
+@pytest.mark.parametrize("numbers", [[7, 10, 7], [7.0, 10.0, None], [7.0, 10.5, None]])
+def test_groups_of_a_number_have_one_name_in_every_format(numbers, tmp_path):
+    frame = pl.DataFrame({"g": numbers, "x": 1})
+    frame.write_csv(tmp_path / "t.csv")
+    read = pl.read_csv(tmp_path / "t.csv", infer_schema=False)
+    assert table_keys(read, "g").to_list() == table_keys(frame, "g").to_list()
+    assert table_keys(frame.head(1), "g").to_list() == ["7"]
+
+
+def test_groups_and_classes_named_like_missing_values_are_said():
+    notes: list[str] = []
+    frame = pl.DataFrame({"g": ["NA", "b"] * 40, "x": np.arange(80.0) ** 2, "y": ["none", "mild"] * 40})
+    schema = schema_of(frame, notes=notes)
+    assert schema.target.classes == ("mild", "none")
+    assert notes == [
+        "'g' has a group called 'NA' (40 rows); if that stands for a missing one, add --missing NA",
+        "'y' has a class called 'none' (40 rows); if that stands for a missing one, add --missing none",
+    ]
 
 
 def test_a_schema_survives_json_and_encodes_the_same():
@@ -211,8 +343,22 @@ def test_features_restrict_and_drop_excludes():
     assert [c.name for c in schema_of(frame, drop=["x"]).columns] == ["a", "b"]
     with pytest.raises(SourceError, match="no column 'z'; it has: g, x, y, a, b"):
         schema_of(frame, features=["z"])
-    with pytest.raises(SourceError, match="must name different columns"):
-        schema_of(frame, features=["y"])
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        (("g", "g", [], []), "--task and --target must name different columns; both name 'g'"),
+        (("g", "y", ["x", "y"], []), "--features and --target must name different columns; both name 'y'"),
+        (("g", "y", ["g"], []), "--features and --task must name different columns; both name 'g'"),
+        (("g", "y", ["x", "z", "x"], []), "--features names 'x' twice"),
+        (("g", "y", ["x"], ["x"]), "--features and --drop must name different columns; both name 'x'"),
+    ],
+)
+def test_a_column_has_one_role(roles, message):
+    with pytest.raises(SettingError, match=message):
+        check_roles(*roles)
+    check_roles("g", "y", ["x"], ["g", "y", "z"])  # to drop what is no input anyway does no harm
 
 
 def test_missing_columns_are_filled_and_named_unless_most_are_missing():
@@ -232,6 +378,15 @@ def test_missing_columns_are_filled_and_named_unless_most_are_missing():
     ("values", "kind", "message"),
     [
         (["1", "x", "2"], "regression", "must hold numbers for regression; it holds 'x'.*--kind classification"),
+        (
+            [*map(str, range(99)), "abc"],
+            "auto",
+            r"it holds 'abc' \(1 of 100 cells.*--missing abc.*--kind classification",
+        ),
+        (["1", "2", "3"] * 40 + ["abc"], "auto", r"it holds 'abc' \(1 of 121 cells"),
+        ([*map(str, range(60)), *["abc"] * 20], "auto", r"it holds 'abc' \(20 of 80 cells"),
+        (["13,5", "-4,25", "1.013,5", "7"], "auto", "decimal commas, such as '13,5'. Write them with points"),
+        (["13,5", "-4,25", "7"], "regression", "decimal commas, such as '13,5'. Write them with points"),
         (["5", "5", "5"], "auto", "is '5' in every row"),
         (["", None, "NA"], "auto", "is empty in every row"),
         ([1.0, math.inf, 2.0], "auto", "holds infinity in row 2"),
@@ -252,6 +407,31 @@ def test_targets_are_numbers_unless_they_are_words_or_just_two():
     half = np.array([True, True, True, False, False, False])
     target = infer_target(pl.Series("y", [1.0, 2.0, 6.0, 100.0, 200.0, 300.0]), half)
     assert (target.mean, target.std) == (3.0, pytest.approx(np.std([1, 2, 6])))
+
+
+def test_a_class_may_be_called_none_but_beside_numbers_it_is_missing():
+    every = np.ones(6, dtype=bool)
+    target = infer_target(pl.Series("y", ["none", "mild", "severe", "", None, "none"]), every)
+    assert target.classes == ("mild", "none", "severe")
+    assert target.values(pl.DataFrame({"y": ["none", "mild", "", "NA"]}), ()).tolist() == [1, 0, -1, -1]
+    assert infer_target(pl.Series("y", ["0", "1", "NA", "none", "1", "0"]), every).classes == ("0", "1")
+    assert infer_target(pl.Series("y", ["1.5", "2", "NA", "none", "1", "0"]), every).classes == ()
+    assert infer_target(pl.Series("y", ["a", "b", "NA", "b", "a", "a"]), every, missing=("NA",)).classes == ("a", "b")
+
+
+def test_classes_of_numbers_have_one_name_in_every_format():
+    every = np.ones(4, dtype=bool)
+    for values in ([0.0, 1.0, None, 1.0], ["0.0", "1.0", "", "1"], [0, 1, None, 0]):
+        assert infer_target(pl.Series("y", values), every).classes == ("0", "1")
+    old = Target("y", classes=("0.0", "1.0"))  # of a run that was made when they were called so
+    assert old.values(pl.DataFrame({"y": ["1.0", "0"]}), ()).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("learnt", [["True", "False"], ["true", "false"], [True, False]])
+def test_true_is_true_however_it_is_written(learnt):
+    target = infer_target(pl.Series("y", learnt), np.ones(2, dtype=bool))
+    for asked in (["TRUE", "False", None], [True, False, None], ["true", "false", ""]):
+        assert target.values(pl.DataFrame({"y": asked}), ()).tolist() == [1, 0, -1]
 
 
 def test_a_class_that_training_did_not_have_is_named():

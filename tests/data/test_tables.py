@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from stmaml.data.progress import listening
-from stmaml.data.tables import Reading, group_rows, read_table
+from stmaml.data.tables import Reading, group_rows, read_table, row_list
 from stmaml.errors import SourceError
 
 ROWS = "shop,day,sales\na,1,2.5\nb,2,3.5\na,3,\n"
@@ -72,6 +72,54 @@ def test_only_the_columns_asked_for_are_read(tmp_path):
 
 def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path, expected):
     assert read_table([write(tmp_path / "t.csv", b"\xef\xbb\xbf" + ROWS.encode())]).equals(expected)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_blanks_around_names_are_no_part_of_them(tmp_path, ending):
+    path = tmp_path / f"t.{ending}"
+
+    def save(text: str) -> None:
+        frame = pl.read_csv(io.StringIO(text), infer_schema=False)
+        write(path, text) if ending == "csv" else frame.write_parquet(path)
+
+    save("shop, day ,  sales\na,1,2.5\n")
+    assert read_table([path]).rows(named=True) == [{"shop": "a", "day": "1", "sales": "2.5"}]
+    assert read_table([path], Reading(columns=("sales", "day"))).rows(named=True) == [{"sales": "2.5", "day": "1"}]
+    save("shop, shop,sales\na,b,2.5\n")
+    with pytest.raises(SourceError, match="two columns named 'shop'"):
+        read_table([path])
+
+
+def test_quotes_in_names_are_those_meant(tmp_path):
+    frame = pl.DataFrame({"shop": ["a"], 'size "L", cm': ["1"], "größe": ['say "x"']})
+    path = write(tmp_path / "t.csv", frame.write_csv())
+    assert read_table([path]).equals(frame)
+    assert read_table([path], Reading(columns=('size "L", cm',))).columns == ['size "L", cm']
+
+
+def test_one_column_will_do_where_it_is_known(tmp_path):
+    path = write(tmp_path / "t.csv", "price per kg\n1.5\n\n2\n")
+    table = read_table([path], Reading(known=("shop", "price per kg")))
+    assert table.to_dict(as_series=False) == {"price per kg": ["1.5", None, "2"]}
+    with pytest.raises(SourceError, match="single column 'price per kg'"):
+        read_table([path], Reading(known=("shop", "price")))
+
+
+def test_a_header_alone_will_do_where_no_rows_are_needed(tmp_path):
+    table = read_table([write(tmp_path / "t.csv", "shop,sales\n")], Reading(may_be_empty=True))
+    assert (table.columns, table.height) == (["shop", "sales"], 0)
+
+
+def test_text_stored_as_bytes_is_text_and_other_bytes_are_left(tmp_path):
+    pl.DataFrame({"a": [b"x", None], "b": [b"\xff", b"x"]}).write_parquet(tmp_path / "t.parquet")
+    table = read_table([tmp_path / "t.parquet"])
+    assert table["a"].to_list() == ["x", None]
+    assert table["b"].dtype == pl.Binary
+
+
+def test_rows_are_listed_by_number():
+    assert row_list(pl.Series([False, True])) == "row 2"
+    assert row_list(pl.Series([True] * 7)) == "rows 1, 2, 3, 4, 5 and others"
 
 
 def test_reading_an_archive_tells_how_far_it_is(tmp_path):

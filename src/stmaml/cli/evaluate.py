@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import tyro
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from stmaml.benchmarks.floors import find_floor
+from stmaml.cli.parsing import parse
+from stmaml.cli.showing import plain_console
 from stmaml.cli.telling import open_benchmark
 from stmaml.experiments import EvaluateConfig, evaluate_run, test_task
 from stmaml.metrics import summarise_seeds
@@ -33,9 +34,9 @@ class Evaluate:
 
 def main(arguments: list[str]) -> None:
     """Evaluates and prints."""
-    flags = tyro.cli(Evaluate, args=arguments, prog="stmaml evaluate", config=(tyro.conf.OmitArgPrefixes,))
+    flags = parse(Evaluate, arguments, "stmaml evaluate", config=(tyro.conf.OmitArgPrefixes,))
     runs = find_runs(flags.run)
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     open_benchmark(test_task(runs[0], flags.config), console)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("evaluating", total=len(runs) * flags.config.tasks)
@@ -78,13 +79,13 @@ def _cell(summary: dict[str, float], interval: bool) -> str:
 
 
 def _show(result: dict[str, Any]) -> None:
-    console = Console()
+    console = plain_console()
     title = (
         f"{result['method']} on {result['task_set']}, {result['samples']} samples a task (digest {result['digest']})"
     )
     if "norm" in result:
         title += f", normalised by statistics of: {result['norm']}"
-    console.print(title, markup=False)
+    console.print(title)
     names = list(result["metrics"])
     table = Table("", *names, box=SIMPLE, padding=(0, 1))
     for family, metrics in result["families"].items():

@@ -7,21 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import tyro
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from stmaml.calibration import caution
 from stmaml.cli import fail, nearest
 from stmaml.cli.evaluate import without_nan
+from stmaml.cli.folders import check_folder
+from stmaml.cli.parsing import parse
 from stmaml.cli.progress import TrainingBar
+from stmaml.cli.showing import plain_console
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.cli.telling import telling
 from stmaml.data.tables import read_table
 from stmaml.fewshot.fitting import Prepared, TableConfig, finish, prepare, train
 from stmaml.fewshot.folder import RESULT, Files, TableRun, check_free, create, reopen
 from stmaml.fewshot.scoring import NOMINAL, score
-from stmaml.fewshot.settings import Preset, default_settings
+from stmaml.fewshot.settings import Preset, build, default_settings
 from stmaml.methods import METHODS
 from stmaml.training import Diverged, Interrupted
 
@@ -67,22 +72,24 @@ class Resume:
     resume: Path
     """Folder of the run."""
     baselines: bool = True
-    """Score ridge regression, gradient boosting and others on the same groups."""
+    """Score ridge regression, gradient boosting and others on the same groups; a run that was scored without them stays
+    so."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
 
 def main(arguments: list[str]) -> None:
     """Fits a new run, or goes on with one, and prints its scores."""
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     if any(word == "--resume" or word.startswith("--resume=") for word in arguments):
-        flags = tyro.cli(Resume, args=arguments, prog="stmaml fit")
+        flags = parse(Resume, arguments, "stmaml fit")
+        check_folder(flags.resume)
         table_run = reopen(flags.resume)
-        prepared = _read(table_run.files, table_run.table, table_run, console)
+        result = table_run.result() or _go_on(table_run, console, baselines=flags.baselines)
     else:
-        flags = tyro.cli(Fit, args=arguments, prog="stmaml fit", config=(tyro.conf.OmitArgPrefixes,))
+        flags = parse(Fit, arguments, "stmaml fit", config=(tyro.conf.OmitArgPrefixes,))
         table_run, prepared = _begin(flags, console)
-    result = table_run.result() or _fit(table_run, prepared, console, baselines=flags.baselines)
+        result = _fit(table_run, prepared, console, baselines=flags.baselines)
     if flags.json:
         print(json.dumps(without_nan(result), indent=2, allow_nan=False))
     else:
@@ -105,16 +112,18 @@ def _begin(flags: Fit, console: Console) -> tuple[TableRun, Prepared]:
     with telling(console, "reading"):
         frame = read_table(files.paths, files.reading(flags.config))
         prepared = prepare(frame, flags.config, settings)
+    eqx.filter_eval_shape(build, prepared.schema, settings)  # refuses a method that does not suit the target
     _show_schema(prepared, console)
     return create(folder, files, flags.config, settings, prepared, force=flags.force), prepared
 
 
-def _read(files: Files, table: TableConfig, table_run: TableRun, console: Console) -> Prepared:
+def _go_on(table_run: TableRun, console: Console, *, baselines: bool) -> dict[str, Any]:
+    """The scores of a run that was begun earlier, once it is finished."""
     with telling(console, "reading"):
-        frame = read_table(files.paths, files.reading(table))
-        prepared = prepare(frame, table, table_run.settings, table_run.schema)
+        frame = read_table(table_run.files.paths, table_run.files.reading(table_run.table))
+        prepared = prepare(frame, table_run.table, table_run.settings, table_run.schema)
     table_run.check_same(prepared)
-    return prepared
+    return _fit(table_run, prepared, console, baselines=baselines)
 
 
 def _fit(table_run: TableRun, prepared: Prepared, console: Console, *, baselines: bool) -> dict[str, Any]:
@@ -156,20 +165,20 @@ def _show_schema(prepared: Prepared, console: Console) -> None:
     target = prepared.schema.target
     table.add_section()
     table.add_row(target.name, "target: " + ("class" if target.is_class else "number"), "", target.describe())
+    table.caption = "numbers: range without the lowest and the highest 0.1 % of the training rows"
     console.print(table)
     split = prepared.split
     console.print(
         f"{prepared.num_rows:,} rows; groups by '{prepared.schema.task}': {len(split.train):,} to train, "
         f"{len(split.val):,} to validate and calibrate, {len(split.test):,} to test"
         + (f"; {len(split.skipped):,} skipped, too small" if split.skipped else ""),
-        markup=False,
     )
-    for note in prepared.notes:
-        console.print(f"note: {note}", markup=False)
+    for note in [*prepared.notes, *caution(len(split.val), target.is_class)]:
+        console.print(f"note: {note}")
 
 
 def _show(result: dict[str, Any]) -> None:
-    console = Console()
+    console = plain_console()
     for shots, rows in result["scores"].items():
         names = [name for name in SHOWN if name in next(iter(rows.values()))]
         head = "1 labelled row" if shots == "1" else f"{shots} labelled rows"

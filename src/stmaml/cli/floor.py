@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 import jax.random as jr
 import numpy as np
 import tyro
-from rich.console import Console
 
 from stmaml.benchmarks import regression2d
 from stmaml.benchmarks.base import freeze
 from stmaml.benchmarks.bayes2d import bayes_scores
 from stmaml.benchmarks.floors import floor_key, remember_floor
+from stmaml.cli.parsing import parse
+from stmaml.cli.showing import plain_console
 from stmaml.errors import SettingError
 from stmaml.metrics import summarise
 
@@ -36,12 +37,12 @@ class Floor:
 
 def main(arguments: list[str]) -> None:
     """Computes, remembers and prints a limit."""
-    flags = tyro.cli(Floor, args=arguments, prog="stmaml floor", config=(tyro.conf.OmitArgPrefixes,))
+    flags = parse(Floor, arguments, "stmaml floor", config=(tyro.conf.OmitArgPrefixes,))
     if min(flags.tasks, flags.draws) < 1:
         raise SettingError(f"--tasks and --draws must be at least 1; got {flags.tasks} and {flags.draws}.")
     benchmark = flags.task.build()
     tasks = freeze(benchmark.test, flags.tasks, seed=FLOOR_SEED, name=benchmark.test_name)
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     with console.status(f"weighing {flags.draws:,} draws a family for {flags.tasks} tasks"):
         scores = bayes_scores(tasks.batch, noise=flags.task.noise, num_draws=flags.draws, key=jr.key(FLOOR_SEED))
     values = {"mse": scores.mse, "mse_clean": scores.mse_clean, "nll": scores.nll}

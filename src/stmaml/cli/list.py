@@ -3,11 +3,11 @@
 import json
 from dataclasses import dataclass
 
-import tyro
-from rich.console import Console
 from rich.table import Table
 
 from stmaml.benchmarks import BENCHMARKS
+from stmaml.cli.parsing import parse
+from stmaml.cli.showing import plain_console
 from stmaml.methods import METHODS
 from stmaml.recipes import presets
 
@@ -22,7 +22,7 @@ class List:
 
 def main(arguments: list[str]) -> None:
     """Prints what there is."""
-    flags = tyro.cli(List, args=arguments, prog="stmaml list")
+    flags = parse(List, arguments, "stmaml list")
     found = {b: {m: presets(b, m) for m in METHODS if presets(b, m)} for b in BENCHMARKS}
     if flags.json:
         print(json.dumps({"methods": list(METHODS), "benchmarks": list(BENCHMARKS), "presets": found}, indent=2))
@@ -31,4 +31,4 @@ def main(arguments: list[str]) -> None:
         table = Table("method", "presets", title=f"benchmark {benchmark}", title_justify="left")
         for method, names in methods.items():
             table.add_row(method, ", ".join(names))
-        Console().print(table)
+        plain_console().print(table)

@@ -4,20 +4,26 @@ import hashlib
 import json
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
+import polars.selectors as cs
 import tyro
-from rich.console import Console
 
+from stmaml.cli.folders import check_adapted, check_folder
+from stmaml.cli.parsing import parse
+from stmaml.cli.showing import plain_console
 from stmaml.cli.telling import telling
 from stmaml.data.progress import Listener
+from stmaml.data.schema import Schema
 from stmaml.data.tables import PARQUET_ENDINGS, Reading, read_table
-from stmaml.errors import SettingError
+from stmaml.errors import SettingError, SourceError
 from stmaml.fewshot.adapted import DEFAULT_LEVELS, Answer, load_adapted
 from stmaml.fewshot.model import FewShotModel, load_model
 from stmaml.runs import write_bytes, writing
+
+DIGITS = 7  # of single precision, in which all is computed
 
 
 @dataclass(frozen=True)
@@ -55,33 +61,56 @@ class Predict:
 
 def main(arguments: list[str]) -> None:
     """Predicts and writes."""
-    flags = tyro.cli(Predict, args=arguments, prog="stmaml predict")
+    flags = parse(Predict, arguments, "stmaml predict")
     _check(flags)
-    console = Console(stderr=True)
-    levels = tuple(sorted(flags.quantiles))
+    console = plain_console(stderr=True)
     with telling(console, "reading") as tell:
-        query = read_table([flags.query], Reading(flags.delimiter))
-        if flags.run.is_file():
-            _refuse_support(flags)
-            answer = load_adapted(flags.run).predict(query, levels=levels, coverage=flags.coverage)
-        else:
-            model = load_model(flags.run)
-            support = None if flags.support is None else read_table([flags.support], Reading(flags.delimiter))
-            answer = model.predict(
-                query,
-                support,
-                num_samples=flags.samples,
-                levels=levels,
-                coverage=flags.coverage,
-                suggest=flags.suggest,
-                seed=flags.seed,
-                on_progress=lambda done, total: tell("predicting rows", done, total),
-            )
-            if flags.save_adapted is not None and support is not None:
-                _save_adapted(flags.save_adapted, model, support, flags, tell)
+        answer = _answer_of_file(flags) if flags.run.is_file() else _answer_of_run(flags, tell)
     for note in answer.notes:
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {note}")
     _write(flags, answer)
+
+
+def _answer_of_file(flags: Predict) -> Answer:
+    _refuse_support(flags)
+    check_adapted(flags.run)
+    adapted = load_adapted(flags.run)
+    query = read_table([flags.query], _reading(flags, adapted.schema))
+    check_writable(query, flags.out, json=flags.json)
+    return adapted.predict(query, levels=_levels(flags), coverage=flags.coverage)
+
+
+def _answer_of_run(flags: Predict, tell: Listener) -> Answer:
+    check_folder(flags.run)
+    model = load_model(flags.run)
+    reading = _reading(flags, model.schema)
+    query = read_table([flags.query], reading)
+    check_writable(query, flags.out, json=flags.json)
+    support = None if flags.support is None else read_table([flags.support], replace(reading, may_be_empty=True))
+    answer = model.predict(
+        query,
+        support,
+        num_samples=flags.samples,
+        levels=_levels(flags),
+        coverage=flags.coverage,
+        suggest=flags.suggest,
+        seed=flags.seed,
+        on_progress=lambda done, total: tell("predicting rows", done, total),
+    )
+    if flags.save_adapted is None or support is None:
+        return answer
+    saved = _save_adapted(flags.save_adapted, model, support, flags, tell)
+    nothing = [] if saved else [f"no group has a labelled row, so nothing is saved in {flags.save_adapted}"]
+    return replace(answer, notes=[*answer.notes, *nothing])
+
+
+def _reading(flags: Predict, schema: Schema) -> Reading:
+    """How to read tables of which some columns are known: one of them alone makes a table."""
+    return Reading(flags.delimiter, known=schema.names)
+
+
+def _levels(flags: Predict) -> tuple[float, ...]:
+    return tuple(sorted(flags.quantiles))
 
 
 def _check(flags: Predict) -> None:
@@ -89,6 +118,8 @@ def _check(flags: Predict) -> None:
         raise SettingError(f"--samples must be at least 1; got {flags.samples}.")
     if flags.suggest < 0:
         raise SettingError(f"--suggest must be at least 0; got {flags.suggest}.")
+    if not flags.quantiles:
+        raise SettingError("--quantiles needs at least one level, such as 0.05 0.5 0.95.")
     if not all(0 < level < 1 for level in flags.quantiles):
         raise SettingError(f"--quantiles must lie between 0 and 1; got {', '.join(map(str, flags.quantiles))}.")
     if not 0 < flags.coverage < 1:
@@ -106,12 +137,17 @@ def _refuse_support(flags: Predict) -> None:
         )
 
 
-def _save_adapted(folder: Path, model: FewShotModel, support: pl.DataFrame, flags: Predict, tell: Listener) -> None:
+def _save_adapted(folder: Path, model: FewShotModel, support: pl.DataFrame, flags: Predict, tell: Listener) -> int:
+    """Writes a file for each group and says how many."""
+
     def on_progress(done: int, total: int) -> None:
         tell("saving groups", done, total)
 
+    saved = 0
     for adapted in model.adapt(support, num_samples=flags.samples, seed=flags.seed, on_progress=on_progress):
         adapted.save(folder / f"{file_name(adapted.group)}.npz")
+        saved += 1
+    return saved
 
 
 def file_name(group: str) -> str:
@@ -120,10 +156,30 @@ def file_name(group: str) -> str:
     return plain if plain == group and plain else f"{plain}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
 
 
+def check_writable(query: pl.DataFrame, out: Path | None, *, json: bool) -> None:
+    """Raises SourceError for columns that would be lost where the query's rows are to be written."""
+    if out is not None and out.name.lower().endswith(PARQUET_ENDINGS):
+        return
+    form = "JSON" if out is None and json else "CSV"
+    for name, dtype in query.schema.items():
+        if "Binary" in str(dtype) or dtype == pl.Object or (form == "CSV" and dtype.is_nested()):
+            raise SourceError(
+                f"column '{name}' of the query holds {dtype} values, which {form} cannot. Write Parquet with --out "
+                "FILE.parquet, or remove the column."
+            )
+
+
+def as_csv(frame: pl.DataFrame) -> str:
+    """The answer as text: what was computed with as many digits as it has, the query's own columns as they are."""
+    computed = frame.columns[frame.columns.index("prediction") :]
+    numbers = cs.by_name(computed) & cs.float()
+    return frame.with_columns(numbers.as_expr().round_sig_figs(DIGITS), cs.duration().dt.to_string("iso")).write_csv()
+
+
 def _write(flags: Predict, answer: Answer) -> None:
     frame = answer.frame
     if flags.out is None:
-        text = frame.write_ndjson() if flags.json else frame.write_csv(float_precision=6)
+        text = frame.write_ndjson() if flags.json else as_csv(frame)
         sys.stdout.write(text)
         return
     if flags.out.name.lower().endswith(PARQUET_ENDINGS):
@@ -131,6 +187,6 @@ def _write(flags: Predict, answer: Answer) -> None:
             flags.out.parent.mkdir(parents=True, exist_ok=True)
             frame.write_parquet(flags.out)
     else:
-        write_bytes(flags.out, frame.write_csv(float_precision=6).encode())
+        write_bytes(flags.out, as_csv(frame).encode())
     summary = {"rows": frame.height, "out": str(flags.out), "notes": answer.notes}
     print(json.dumps(summary) if flags.json else f"wrote {frame.height} predictions to {flags.out}")

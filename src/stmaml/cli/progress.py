@@ -18,9 +18,9 @@ class TrainingBar:
     def __init__(self, console: Console, config: TrainConfig, title: str):
         """`title` says what is trained and where it goes."""
         self._console, self._config = console, config
-        console.print(title, markup=False)
+        console.print(title)
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -62,7 +62,7 @@ class TrainingBar:
             left = (
                 (self._config.steps - step) * self._config.tasks_per_batch * len(logs["loss"]) / max(self._rate, 1e-9)
             )
-            self._console.print(f"step {step:,}/{self._config.steps:,}  {text}  {left:,.0f} s left", markup=False)
+            self._console.print(f"step {step:,}/{self._config.steps:,}  {text}  {left:,.0f} s left")
 
     def validated(self, step: int, scores: list[dict[str, float]], improved: list[bool], state: State) -> None:
         """Remembers the score for the next line."""

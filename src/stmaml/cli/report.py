@@ -5,6 +5,8 @@ from pathlib import Path
 
 import tyro
 
+from stmaml.cli.folders import refuse_table
+from stmaml.cli.parsing import parse
 from stmaml.errors import SettingError
 from stmaml.reports import write_report
 
@@ -21,8 +23,10 @@ class Report:
 
 def main(arguments: list[str]) -> None:
     """Writes a report and says where."""
-    flags = tyro.cli(Report, args=arguments, prog="stmaml report")
+    flags = parse(Report, arguments, "stmaml report")
     if not flags.runs:
         raise SettingError("report needs at least one run folder. For example: stmaml report runs/first")
+    for folder in flags.runs:
+        refuse_table(folder)
     report, *pictures = write_report(list(flags.runs), flags.out or flags.runs[0] / "report")
     print(f"wrote {report} and {len(pictures)} figure{'s' * (len(pictures) != 1)} beside it")

@@ -12,7 +12,9 @@ from rich.console import Console
 
 from stmaml.benchmarks import BENCHMARKS
 from stmaml.cli import fail, nearest
+from stmaml.cli.parsing import parse
 from stmaml.cli.progress import TrainingBar
+from stmaml.cli.showing import plain_console
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.cli.telling import open_benchmark, telling
 from stmaml.cli.train import saying
@@ -41,10 +43,10 @@ def main(arguments: list[str]) -> None:
         return
     if name not in BUDGETS:
         fail(f"there is no benchmark '{name}'. {nearest(name, list(BUDGETS))}")
-    flags: Any = tyro.cli(
+    flags: Any = parse(
         _flags_for(name),
-        args=arguments,
-        prog="stmaml reproduce",
+        arguments,
+        "stmaml reproduce",
         description=f"Train and evaluate every method of the paper's table for {name}.",
         config=(tyro.conf.OmitArgPrefixes,),
     )
@@ -56,7 +58,7 @@ def main(arguments: list[str]) -> None:
     training = {name: value for name, value in wanted.items() if value is not None}
     budget = _budget(flags)
     table = [_trained_by(cell, training) for cell in cells(name, budget, task=changes, only=flags.rows)]
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     tasks = [cell.task if isinstance(cell, BaselineCell) else cell.experiment.task for cell in table]
     open_benchmark(tasks[0], console)  # files are read, or found missing, before anything is trained
     for task in dict.fromkeys(tasks):
@@ -65,14 +67,14 @@ def main(arguments: list[str]) -> None:
     diverged = []
     with stop_requests(stop):
         for number, cell in enumerate(table, start=1):
-            console.print(f"row {number} of {len(table)}: {cell.name}", markup=False)
+            console.print(f"row {number} of {len(table)}: {cell.name}")
             try:
                 _run(cell, out, budget, console, stop)
             except Interrupted as error:
                 console.print(f"stopped at step {error.step} of {cell.name}; the same command goes on from there")
                 sys.exit(128 + stop.signal)
             except Diverged as error:
-                console.print(f"{cell.name}: {error}; left out of the table", markup=False)
+                console.print(f"{cell.name}: {error}; left out of the table")
                 diverged.append(cell)
             if stop.requested():
                 console.print(f"stopped after {cell.name}; the same command goes on from there")

@@ -15,7 +15,7 @@ def open_benchmark(task: BenchmarkConfig, console: Console) -> Benchmark:
     with telling(console, "opening the benchmark"):
         benchmark = task.build()
     for note in benchmark.notes:
-        console.print(note, markup=False, highlight=False)
+        console.print(note, highlight=False)
     return benchmark
 
 
@@ -23,14 +23,14 @@ def open_benchmark(task: BenchmarkConfig, console: Console) -> Benchmark:
 def telling(console: Console, first: str) -> Iterator[Listener]:
     """Shows what is being done and how far it is; in a file, a line for each thing done."""
     said: set[str] = set()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(first, total=None)
 
         def tell(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
             if not console.is_terminal and what not in said:
-                console.print(what, markup=False)
+                console.print(what)
             said.add(what)
 
         with listening(tell):

@@ -12,7 +12,9 @@ from rich.console import Console
 
 from stmaml.benchmarks import BENCHMARKS
 from stmaml.cli import fail, nearest
+from stmaml.cli.parsing import parse
 from stmaml.cli.progress import TrainingBar
+from stmaml.cli.showing import plain_console
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.cli.telling import open_benchmark
 from stmaml.data.progress import Listener, listening
@@ -28,9 +30,9 @@ def main(arguments: list[str]) -> None:
     """Trains a new run, or goes on with one."""
     first = _first_words(arguments)
     if first.resume is not None:
-        flags = tyro.cli(Resume, args=arguments, prog="stmaml train")
+        flags = parse(Resume, arguments, "stmaml train")
         runs = find_runs(flags.resume)
-        open_benchmark(load_experiment(runs[0]).task, Console(stderr=True))
+        open_benchmark(load_experiment(runs[0]).task, plain_console(stderr=True))
         _train(runs, tensorboard=flags.tensorboard)
         return
     if first.benchmark is None:
@@ -48,10 +50,10 @@ def main(arguments: list[str]) -> None:
         fail(f"{first.method} has no settings for {first.benchmark}. Methods that have: {able}.")
     _check_name("preset", first.preset or known[0], known)
     chosen = recipe(first.benchmark, first.method, first.preset or known[0])
-    flags: Any = tyro.cli(
+    flags: Any = parse(
         _flags_for(chosen),
-        args=arguments,
-        prog="stmaml train",
+        arguments,
+        "stmaml train",
         description=f"Meta-train {chosen.method} on {chosen.benchmark}, starting from preset '{chosen.preset}'.",
         config=(tyro.conf.OmitArgPrefixes,),
     )
@@ -62,7 +64,7 @@ def main(arguments: list[str]) -> None:
     )
     folder = flags.run or Path("runs") / f"{chosen.benchmark}-{chosen.method}-{chosen.preset}-{flags.seed}"
     seeds = list(range(flags.seed, flags.seed + flags.seeds))
-    open_benchmark(experiment.task, Console(stderr=True))
+    open_benchmark(experiment.task, plain_console(stderr=True))
     _train(create_runs(experiment, folder, seeds, force=flags.force), tensorboard=flags.tensorboard)
 
 
@@ -143,7 +145,7 @@ def _flags_for(chosen: Experiment) -> type:
 
 def _train(runs: list[Run], *, tensorboard: bool) -> None:
     experiment = load_experiment(runs[0])
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
     where = f"{experiment.method} on {experiment.benchmark} -> {folder}"
     stop = StopRequest()
@@ -174,7 +176,7 @@ def saying(console: Console) -> Listener:
     def say(what: str, done: int, total: int) -> None:
         del done, total
         if what not in said:
-            console.print(what, markup=False, highlight=False)
+            console.print(what, highlight=False)
         said.add(what)
 
     return say

@@ -11,14 +11,10 @@ from stmaml.errors import SourceError
 
 MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none", "nil", "?", "-")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
+ISO_DAY = "%Y-%m-%d"
+ISO_FORMATS = (ISO_DAY, "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M")
+ZONE_FORMATS = ("%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
 DATE_FORMATS = (
-    "%Y-%m-%d",
-    "%Y-%m-%d %H:%M:%S",
-    "%Y-%m-%d %H:%M",
-    "%Y-%m-%dT%H:%M:%S",
-    "%Y-%m-%dT%H:%M:%SZ",
-    "%Y-%m-%dT%H:%M:%S%.f",
-    "%Y-%m-%dT%H:%M",
     "%Y/%m/%d",
     "%d.%m.%Y",
     "%d.%m.%Y %H:%M",
@@ -27,23 +23,81 @@ DATE_FORMATS = (
     "%d/%m/%Y",
     "%d/%m/%Y %H:%M",
 )
+DECIMAL_COMMA = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 MAX_SCALED = 8.0  # an outlier beyond so many spreads tells no more than that it is one
 SECONDS_A_DAY = 86_400.0
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
 
 
-def as_text(series: pl.Series, missing: Sequence[str] = ()) -> pl.Series:
-    """Cells as trimmed text, null where missing; whole numbers without a point, as they stand in CSV files."""
+def unusable_type(series: pl.Series) -> str | None:
+    """What the type of a column is called, if its cells cannot be read as words, numbers or dates."""
+    dtype = series.dtype
+    if dtype.is_nested() or dtype in (pl.Time, pl.Duration, pl.Binary, pl.Object):
+        return dtype.base_type().__name__
+    return None
+
+
+def _check_usable(series: pl.Series) -> None:
+    if (found := unusable_type(series)) is not None:
+        raise SourceError(
+            f"column '{series.name}' is of type {found}, which cannot be used. Store it as text, numbers or dates."
+        )
+
+
+def _trimmed(series: pl.Series) -> pl.Series:
+    """Cells as text; a column of whole numbers without points, as they stand in CSV files."""
+    _check_usable(series)
     if series.dtype.is_float():
         series = series.fill_nan(None)
         finite = series.filter(series.is_finite())
         if finite.len() == series.drop_nulls().len() and (finite == finite.round()).all():
             series = series.cast(pl.Int64, strict=False)
-    text = series.cast(pl.String).str.strip_chars()
-    gone = text.str.to_lowercase().is_in(list(MISSING_WORDS)) | text.is_in(list(missing))
+    return series.cast(pl.String).str.strip_chars()
+
+
+def _without(text: pl.Series, missing: Sequence[str]) -> pl.Series:
+    """Text without empty cells and those named as missing."""
+    gone = text.is_in(["", *missing])
     if codes := _codes(missing):  # 9999.90 is the code 9999.9, too
         gone = gone | text.cast(pl.Float64, strict=False).is_in(codes).fill_null(False)
     return text.set(gone.fill_null(True), None)
+
+
+def is_missing_word(text: pl.Series) -> pl.Series:
+    """Which cells hold a word that stands for a missing value in a column of numbers, such as NA."""
+    return text.str.to_lowercase().is_in(list(MISSING_WORDS)).fill_null(False)
+
+
+def as_text(series: pl.Series, missing: Sequence[str] = ()) -> pl.Series:
+    """Cells as trimmed text, null where missing; whole numbers without a point, as they stand in CSV files."""
+    text = _without(_trimmed(series), missing)
+    return text.set(is_missing_word(text), None)
+
+
+def as_names(series: pl.Series, missing: Sequence[str] = ()) -> pl.Series:
+    """Cells as names, null where empty or named as missing: NA and none are names like others.
+
+    A group is called 7 whether its file says 7 or 7.0, for one table is written in both ways: an integer column with a
+    gap becomes one of floats in many tools.
+    """
+    return _without(_trimmed(series).str.replace(r"^([+-]?\d+)\.0+$", "${1}"), missing)
+
+
+def as_labels(series: pl.Series, missing: Sequence[str] = ()) -> pl.Series:
+    """Cells as names of classes, null where missing: beside numbers NA is a missing one, beside words it is a class."""
+    names = as_names(series, missing)
+    absent = is_missing_word(names)
+    others = names.filter(~absent).drop_nulls()
+    all_numbers = others.cast(pl.Float64, strict=False).null_count() == 0
+    return names.set(absent, None) if all_numbers else names
+
+
+def decimal_comma(text: pl.Series) -> str | None:
+    """A number with a decimal comma, if there is one and the other cells are such numbers or whole ones."""
+    present = text.drop_nulls()
+    commas = present.str.contains(DECIMAL_COMMA)
+    whole = present.str.contains(r"^[+-]?\d+$")
+    return present.filter(commas)[0] if commas.any() and (commas | whole).all() else None
 
 
 def _codes(missing: Sequence[str]) -> list[float]:
@@ -52,7 +106,8 @@ def _codes(missing: Sequence[str]) -> list[float]:
 
 def as_numbers(series: pl.Series, missing: Sequence[str] = ()) -> pl.Series:
     """Cells as numbers, null where missing or not a number."""
-    if series.dtype == pl.String:
+    _check_usable(series)
+    if series.dtype in (pl.String, pl.Categorical, pl.Enum):
         series = as_text(series, missing)
     if series.dtype.is_temporal():
         return pl.Series(series.name, [None] * series.len(), dtype=pl.Float64)
@@ -70,12 +125,48 @@ def as_number(word: str) -> float | None:
 
 
 def as_dates(series: pl.Series, date_format: str | None) -> pl.Series:
-    """Cells as days since 1970, null where missing or in another format."""
+    """Cells as days since 1970, null where missing or in another format.
+
+    Text may be in the given format or in ISO 8601: a date, or a date and a time, with a T or a blank between them, with
+    or without seconds and fractions. Moments with a zone or an offset are turned to UTC; those without are taken as
+    they stand.
+    """
+    _check_usable(series)
     if series.dtype.is_temporal():
-        moments = series.cast(pl.Datetime("us"), strict=False)
+        moments = _in_utc(series) if isinstance(series.dtype, pl.Datetime) else series.cast(pl.Datetime("us"))
     else:
-        moments = as_text(series).str.strptime(pl.Datetime("us"), date_format or DATE_FORMATS[0], strict=False)
+        text = as_text(series)
+        own = () if date_format is None or date_format.startswith(ISO_DAY) else (date_format,)
+        moments = _iso_moments(text, _first_read(text, own))
     return moments.dt.epoch("us").cast(pl.Float64) / (1e6 * SECONDS_A_DAY)
+
+
+def _in_utc(moments: pl.Series) -> pl.Series:
+    if isinstance(moments.dtype, pl.Datetime) and moments.dtype.time_zone:
+        moments = moments.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    return moments.cast(pl.Datetime("us"))
+
+
+def _iso_moments(text: pl.Series, read: pl.Series) -> pl.Series:
+    """What was read, and beside it the cells in ISO 8601."""
+    text = text.set(read.is_not_null(), None)
+    read = _first_read(text.str.replace(r"^(\S+)T", "${1} "), ISO_FORMATS, read)
+    left = text.set(read.is_not_null(), None)
+    if left.null_count() == left.len():
+        return read
+    zoned = left.str.replace(r"^(\S+)T", "${1} ").str.replace(r" ?(Z|z|UTC)$", "+00:00")
+    return _first_read(zoned.str.replace(r" ([+-]\S+)$", "${1}"), ZONE_FORMATS, read)
+
+
+def _first_read(text: pl.Series, formats: Sequence[str], read: pl.Series | None = None) -> pl.Series:
+    """The moment of each cell by the first format that fits, where none is read yet."""
+    if read is None:
+        read = pl.Series(text.name, [None] * text.len(), dtype=pl.Datetime("us"))
+    for one in formats:
+        zone = "UTC" if one.endswith("z") else None
+        moments = _in_utc(text.str.strptime(pl.Datetime("us", zone), one, strict=False))
+        read = read.zip_with(read.is_not_null(), moments)
+    return read
 
 
 def check_finite(numbers: pl.Series) -> None:
@@ -108,9 +199,16 @@ def _check_are_numbers(
     text = as_text(series, missing)
     bad = text.filter(read.is_null()).drop_nulls()
     if 2 * bad.len() > text.drop_nulls().len():
-        raise SourceError(f"column '{series.name}' must hold {wanted}; it holds '{bad[0]}'. Correct the column.")
+        raise SourceError(f"column '{series.name}' must hold {wanted}; it holds '{bad[0]}'. {advice(bad)}")
     if bad.len():
         notes.append(f"'{series.name}' has {bad.len()} cells that are not {wanted}, such as '{bad[0]}': missing")
+
+
+def advice(cells: pl.Series) -> str:
+    """How to mend cells that should be numbers or dates."""
+    if decimal_comma(cells) is not None:
+        return "Write decimals with a point, not with a comma."
+    return "Correct the column."
 
 
 def _note_missing(name: str, values: pl.Series, has_missing: bool, notes: list[str]) -> None:
@@ -255,7 +353,7 @@ class Date:
     def encode(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Float32[np.ndarray, "n k"]:
         """The numbers a network reads."""
         days = as_dates(series.set(as_text(series, missing).is_null(), None), self.date_format)
-        _check_are_numbers(series, days, missing, notes, wanted="dates as in training")
+        _check_are_numbers(series, days, missing, notes, wanted=f"dates as in training, such as {self.example()}")
         _note_missing(self.name, days, self.has_missing, notes)
         known = days.is_not_null().to_numpy()[:, None]
         values = days.fill_null(self.mean).to_numpy()
@@ -264,6 +362,14 @@ class Date:
             angle = 2 * np.pi * values / PERIODS[part]
             columns += [np.sin(angle), np.cos(angle), np.sin(2 * angle), np.cos(2 * angle)]
         return _with_indicator(np.stack(columns, axis=1) * known, days, self.has_missing)
+
+    def example(self) -> str:
+        """The first date of training as it may be written."""
+        known = self.date_format or ISO_DAY
+        if known.startswith(ISO_DAY):
+            known = "%Y-%m-%d %H:%M:%S" if "day" in self.parts else ISO_DAY
+        moment = pl.Series([round(self.low * 1e6 * SECONDS_A_DAY)]).cast(pl.Datetime("us"))
+        return moment.dt.strftime(known)[0]
 
     def describe(self) -> str:
         """What was learnt, in words."""

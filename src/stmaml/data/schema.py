@@ -1,8 +1,9 @@
 """What the columns of a table hold: found out once, stored with the run, applied to every new row."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any, Literal
 
 import numpy as np
@@ -18,15 +19,21 @@ from stmaml.data.columns import (
     Date,
     Dropped,
     Numeric,
+    advice,
     as_dates,
     as_flags,
+    as_labels,
+    as_names,
     as_number,
     as_numbers,
     as_text,
     check_finite,
+    decimal_comma,
+    is_missing_word,
+    unusable_type,
 )
 from stmaml.data.tables import check_has
-from stmaml.errors import SourceError
+from stmaml.errors import SettingError, SourceError
 
 MAX_LEVELS = 24
 MIN_LEVEL_ROWS = 5
@@ -59,19 +66,19 @@ class Target:
             numbers = as_numbers(series, missing)
             check_finite(numbers)
             if (bad := as_text(series, missing).filter(numbers.is_null()).drop_nulls()).len():
-                raise SourceError(
-                    f"the target '{self.name}' must hold numbers; it holds '{bad[0]}'. Correct the column."
-                )
+                raise SourceError(f"the target '{self.name}' must hold numbers; it holds '{bad[0]}'. {advice(bad)}")
             return numbers.to_numpy()
-        text = as_text(series, missing)
-        if (new := text.filter(~text.is_in(list(self.classes))).drop_nulls()).len():
+        text, classes = as_names(series, missing), as_names(pl.Series(self.classes)).to_list()
+        if sorted(name.lower() for name in classes) == ["false", "true"]:  # one tool writes True, another true
+            text, classes = text.str.to_lowercase(), [name.lower() for name in classes]
+        known = text.is_in(classes)
+        text = text.set(is_missing_word(text) & ~known, None)
+        if (new := text.filter(~known).drop_nulls()).len():
             raise SourceError(
                 f"the target '{self.name}' has the class '{new[0]}', which training did not have; it had: "
                 f"{', '.join(self.classes[:20])}. Remove those rows, or fit again with them."
             )
-        codes = text.replace_strict(
-            list(self.classes), list(range(len(self.classes))), default=-1, return_dtype=pl.Int64
-        )
+        codes = text.replace_strict(classes, list(range(len(classes))), default=-1, return_dtype=pl.Int64)
         return codes.to_numpy()
 
     def describe(self) -> str:
@@ -89,6 +96,11 @@ class Schema:
     target: Target
     columns: tuple[Column, ...]
     missing: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns it knows: group, target and inputs."""
+        return (self.task, self.target.name, *(column.name for column in self.used))
 
     @property
     def used(self) -> tuple[Numeric | Boolean | Categorical | Date, ...]:
@@ -143,6 +155,8 @@ def infer_column(
     series: pl.Series, keys: pl.Series, train: Bool[np.ndarray, " n"], missing: Sequence[str] = ()
 ) -> Column:
     """What a column holds, judged by all rows; its mean, spread and frequent values by training rows alone."""
+    if (odd := unusable_type(series)) is not None:
+        return Dropped(series.name, f"of type {odd}, which cannot be used")
     text = as_text(series, missing)
     present = text.drop_nulls()
     if present.len() == 0:
@@ -158,6 +172,8 @@ def infer_column(
     if numbers.len() - numbers.null_count() >= NUMBER_SHARE * present.len():
         check_finite(numbers)
         return _numeric(series.name, numbers.filter(chosen))
+    if (comma := decimal_comma(text)) is not None:
+        return Dropped(series.name, f"numbers with decimal commas, such as '{comma}': write them with points")
     found = _date_format(series, text)
     if found is not None:
         dated = as_dates(series.set(text.is_null(), None), found or None)
@@ -209,13 +225,13 @@ def odd_values(name: str, numbers: pl.Series) -> str | None:
 
 
 def _date_format(series: pl.Series, text: pl.Series) -> str | None:
-    """The format all cells are in; empty for a column that holds dates as such, None for no dates."""
+    """The format all cells are in; empty for dates as such or in ISO 8601, None for no dates."""
     if series.dtype.is_temporal():
         return ""
     present = text.drop_nulls()
     head = present.head(200)
-    for candidate in DATE_FORMATS:
-        if as_dates(head, candidate).null_count() == 0 and as_dates(present, candidate).null_count() == 0:
+    for candidate in ("", *DATE_FORMATS):
+        if all(as_dates(cells, candidate or None).null_count() == 0 for cells in (head, present)):
             return candidate
     return None
 
@@ -261,14 +277,15 @@ def infer_target(
 ) -> Target:
     """What is to be predicted: numbers, or classes where they are words or just two."""
     name = series.name
-    text, numbers = as_text(series, missing), as_numbers(series, missing)
-    present = text.drop_nulls()
+    numbers, present = as_numbers(series, missing), as_labels(series, missing).drop_nulls()
     if present.len() == 0:
-        raise SourceError(f"the target '{name}' is empty in every row. Name another column with --target.")
+        raise SourceError(f"the target '{name}' is empty in every row. Choose another column.")
     if present.n_unique() == 1:
-        raise SourceError(f"the target '{name}' is '{present[0]}' in every row. Name one that varies with --target.")
-    numeric = numbers.len() - numbers.null_count() == present.len()
-    if kind == "classification" or (kind == "auto" and (not numeric or present.n_unique() == 2)):
+        raise SourceError(f"the target '{name}' is '{present[0]}' in every row. Choose one that varies.")
+    words = as_text(series, missing).filter(numbers.is_null()).drop_nulls()
+    if kind != "classification" and words.len():
+        _check_no_stray_words(name, words, present, kind)
+    if kind == "classification" or (kind == "auto" and (words.len() or present.n_unique() == 2)):
         classes = tuple(sorted(present.unique().to_list(), key=_class_order))
         if len(classes) > MAX_CLASSES:
             raise SourceError(
@@ -276,18 +293,29 @@ def infer_target(
                 "told apart. Make it a number for regression, or join classes."
             )
         return Target(name, classes=classes)
-    if not numeric:
-        bad = text.filter(numbers.is_null()).drop_nulls()
-        raise SourceError(
-            f"the target '{name}' must hold numbers for regression; it holds '{bad[0]}'. Correct it, name such cells "
-            "with --missing, or use --kind classification."
-        )
     check_finite(numbers)
     known = numbers.filter(pl.Series(train)).drop_nulls().to_numpy()
     if known.size == 0 or known.min() == known.max():
         raise SourceError(f"the target '{name}' is the same in all training groups. Name one that varies.")
     low, high = np.quantile(known, [0.001, 0.999])
     return Target(name, float(known.mean()), float(known.std()), float(low), float(high))
+
+
+def _check_no_stray_words(name: str, words: pl.Series, present: pl.Series, kind: TargetKind) -> None:
+    """Raises SourceError where words stand among numbers, of which most targets are, or all have to be."""
+    if (comma := decimal_comma(present)) is not None:
+        raise SourceError(
+            f"the target '{name}' has decimal commas, such as '{comma}'. Write them with points, or use --kind "
+            "classification if they are names."
+        )
+    num_numbers = present.len() - words.len()
+    many = present.n_unique() > MAX_CLASSES and 2 * num_numbers > present.len()
+    if kind == "regression" or many or num_numbers >= NUMBER_SHARE * present.len():
+        raise SourceError(
+            f"the target '{name}' must hold numbers for regression; it holds '{words[0]}' ({words.len()} of "
+            f"{present.len()} cells are no numbers). Correct it, name such cells with --missing {quote(words[0])}, or "
+            "use --kind classification."
+        )
 
 
 def _class_order(word: str) -> tuple[bool, float, str]:
@@ -310,22 +338,62 @@ def infer_schema(
     """The schema of a table; `train` says which rows scales may be learnt from."""
     notes = [] if notes is None else notes
     check_has(frame.columns, [task, target, *features, *drop], "the table")
-    if task == target or {task, target} & set(features):
-        raise SourceError("--task, --target and --features must name different columns.")
+    check_roles(task, target, features, drop)
     names = [name for name in (features or frame.columns) if name not in (task, target, *drop)]
-    keys = as_text(frame[task], missing)
+    keys = table_keys(frame, task, missing)
     columns = tuple(infer_column(frame[name], keys, train, missing) for name in names)
     schema = Schema(task, infer_target(frame[target], train, kind, missing), columns, tuple(missing))
-    for column in schema.used:
-        if isinstance(column, Numeric) and (said := odd_values(column.name, as_numbers(frame[column.name], missing))):
-            notes.append(said)
-    if not schema.target.is_class and (said := odd_values(target, as_numbers(frame[target], missing))):
-        notes.append(said)
+    notes.extend(_name_notes("group", keys))
+    if schema.target.is_class:
+        notes.extend(_name_notes("class", as_labels(frame[target], missing)))
+    numeric = [column.name for column in schema.used if isinstance(column, Numeric)]
+    for name in numeric if schema.target.is_class else [*numeric, target]:
+        said = odd_values(name, as_numbers(frame[name], missing))
+        notes.extend([said] if said else [])
+    for name in numeric:
+        said = day_numbers(name, as_text(frame[name], missing))
+        notes.extend([said] if said else [])
     return schema
 
 
+def check_roles(task: str, target: str, features: Sequence[str], drop: Sequence[str]) -> None:
+    """Raises SettingError if one column is to serve two ends."""
+    if task == target:
+        raise SettingError(f"--task and --target must name different columns; both name '{task}'.")
+    for name in features:
+        if list(features).count(name) > 1:
+            raise SettingError(f"--features names '{name}' twice. Name it once.")
+    for flag, names in (("--task", [task]), ("--target", [target]), ("--drop", drop)):
+        if both := [name for name in features if name in names]:
+            raise SettingError(f"--features and {flag} must name different columns; both name '{both[0]}'.")
+
+
+def _name_notes(what: str, names: pl.Series) -> Iterator[str]:
+    """What to say about groups and classes whose names stand for a missing value elsewhere."""
+    found = names.filter(is_missing_word(names)).value_counts(sort=True)
+    for name, count in found.iter_rows():
+        yield (
+            f"'{names.name}' has a {what} called '{name}' ({count} rows); if that stands for a missing one, add "
+            f"--missing {quote(name)}"
+        )
+
+
+def day_numbers(name: str, text: pl.Series) -> str | None:
+    """A sentence about numbers of eight digits that are all days, such as 20230129."""
+    present = text.drop_nulls()
+    if not present.str.contains(r"^(19|20)\d{6}$").all():
+        return None
+    if present.str.strptime(pl.Date, "%Y%m%d", strict=False).null_count():
+        return None
+    day = present[0]
+    return (
+        f"'{name}' is taken as a number, but all its values are days, such as {day}; write "
+        f"{day[:4]}-{day[4:6]}-{day[6:]} to have it taken as a date"
+    )
+
+
 def table_keys(frame: pl.DataFrame, task: str, missing: Sequence[str] = ()) -> pl.Series:
-    """The group of each row; one group named after nothing where the table has no such column."""
+    """The group of each row, null where it has none; one group named after nothing where there is no such column."""
     if task not in frame.columns:
         return pl.Series(task, [""] * frame.height, dtype=pl.String)
-    return as_text(frame[task], missing)
+    return as_names(frame[task], missing)

@@ -38,6 +38,10 @@ class Reading:
     """What separates the columns of a CSV file; found out if not given."""
     columns: tuple[str, ...] = ()
     """The columns that are needed; all if none is named."""
+    known: tuple[str, ...] = ()
+    """Columns that are expected: a CSV file may hold one of them alone."""
+    may_be_empty: bool = False
+    """Whether a header without rows will do."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def read_table(paths: Sequence[Path], reading: Reading | None = None) -> pl.Data
             )
         frames.append(frame if not frames else frame.select(frames[0].columns))
     table = _stack(frames)
-    if table.height == 0:
+    if table.height == 0 and not reading.may_be_empty:
         raise SourceError(f"{paths[0]} has a header but no rows. Give a table with rows.")
     return table
 
@@ -158,35 +162,48 @@ def _read_part(part: _Part, reading: Reading) -> pl.DataFrame:
 def _read_parquet(part: _Part, columns: tuple[str, ...]) -> pl.DataFrame:
     source = io.BytesIO(part.content) if isinstance(part.content, bytes) else part.content
     try:
-        header = list(pl.read_parquet_schema(source))
-        _check_columns(part.label, header, columns)
-        return pl.read_parquet(source, columns=list(columns) or None)
+        header = [name.strip() for name in pl.read_parquet_schema(source)]
+        places = _places(part.label, header, columns)
+        frame = pl.read_parquet(source, columns=places)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise SourceError(
             f"{part.label} is not a whole Parquet file ({_first_line(error)}). Write or fetch it again."
         ) from error
+    return _tidy(frame, columns).with_columns(*(_decoded(column) for column in frame if column.dtype == pl.Binary))
+
+
+def _decoded(column: pl.Series) -> pl.Series:
+    """Text that was stored as bytes, as some writers do; other bytes as they are."""
+    try:
+        return column.cast(pl.String).alias(column.name.strip())
+    except pl.exceptions.PolarsError:
+        return column.alias(column.name.strip())
+
+
+def _tidy(frame: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFrame:
+    """The frame without blanks around names, its columns in the order asked for."""
+    frame = frame.rename(str.strip)
+    return frame.select(columns) if columns else frame
 
 
 def _read_csv(part: _Part, reading: Reading) -> pl.DataFrame:
     lines = _first_lines(part)
     delimiter = reading.delimiter or _delimiter(lines)
-    header = _fields(lines[0], delimiter)
-    if len(header) < 2:
+    header = [name.strip() for name in _fields(lines[0], delimiter)]
+    if len(header) < 2 and header[0] not in reading.known:
         raise SourceError(
             f"{part.label} has a single column '{_short(lines[0])}' when split at {_called(delimiter)}. Name what "
             "separates its columns with --delimiter."
         )
-    _check_columns(part.label, header, reading.columns)
+    places = _places(part.label, header, reading.columns)
     try:
-        return pl.read_csv(
-            part.content,
-            separator=delimiter,
-            columns=list(reading.columns) or None,
-            infer_schema=False,
-            glob=False,
-        )
+        frame = pl.read_csv(part.content, separator=delimiter, columns=places, infer_schema=False, glob=False)
     except pl.exceptions.PolarsError as error:
         raise SourceError(_csv_complaint(part.label, delimiter, error)) from error
+    names = header if places is None else [header[place] for place in places]
+    if len(names) == frame.width:  # polars leaves doubled quotes in names as they stand
+        frame = frame.rename(dict(zip(frame.columns, names, strict=True)))
+    return _tidy(frame, reading.columns)
 
 
 def _csv_complaint(label: str, delimiter: str, error: Exception) -> str:
@@ -235,11 +252,13 @@ def _fields(line: str, delimiter: str) -> list[str]:
         raise SourceError(f"--delimiter must be one character; got {delimiter!r}.") from error
 
 
-def _check_columns(label: str, header: Sequence[str], wanted: Iterable[str]) -> None:
+def _places(label: str, header: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
+    """Where the wanted columns are; None for all."""
     if len(set(header)) < len(header):
         twice = next(name for name in header if list(header).count(name) > 1)
         raise SourceError(f"{label} has two columns named '{twice}'. Rename or remove one of them.")
     check_has(header, wanted, label)
+    return sorted(header.index(name) for name in wanted) or None
 
 
 def check_has(header: Sequence[str], wanted: Iterable[str], label: str) -> None:
@@ -252,6 +271,12 @@ def check_has(header: Sequence[str], wanted: Iterable[str], label: str) -> None:
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:40])
     return shown if len(names) <= 40 else f"{shown} and {len(names) - 40} more"
+
+
+def row_list(chosen: pl.Series) -> str:
+    """The first few of the chosen rows by their numbers, from 1 for the one below the header."""
+    rows = [str(row + 1) for row in chosen.arg_true()]
+    return f"{'rows' if len(rows) > 1 else 'row'} {', '.join(rows[:5])}" + (" and others" if len(rows) > 5 else "")
 
 
 def _short(text: str) -> str:

@@ -14,8 +14,8 @@ import polars as pl
 from jaxtyping import UInt8
 
 from stmaml.calibration import Calibration
-from stmaml.data.schema import Schema
-from stmaml.errors import RunError
+from stmaml.data.schema import Schema, table_keys
+from stmaml.errors import RunError, SourceError
 from stmaml.fewshot.answers import QUERY_SIZES, Collected, Item, adapt_one, answer_groups, beside, fitting
 from stmaml.fewshot.settings import Settings, build, task_spec
 from stmaml.methods.base import AbstractPredictor
@@ -51,8 +51,9 @@ class AdaptedModel:
     def predict(
         self, query: pl.DataFrame, *, levels: tuple[float, ...] = DEFAULT_LEVELS, coverage: float = 0.9
     ) -> Answer:
-        """A prediction for each row of `query`, all of this group."""
+        """A prediction for each row of `query`, all of this group; a table may leave out the column that says so."""
         notes: list[str] = []
+        self._refuse_others(query)
         x = self.schema.encode(query, "the query table", notes)
         table = Collected(self.schema, self.calibration, levels, query.height, False, coverage)
         stacked = jax.tree.map(lambda leaf: leaf[None], self.predictors)
@@ -67,6 +68,19 @@ class AdaptedModel:
             item = Item(self.group, np.zeros(0, dtype=np.int64), rows, (1, size))
             table.add([item], {name: np.asarray(value) for name, value in values.items()}, about)
         return Answer(beside(query, table.frame(), notes), notes)
+
+    def _refuse_others(self, query: pl.DataFrame) -> None:
+        """Raises SourceError for rows of another group. An empty cell names none."""
+        task = self.schema.task
+        if task not in query.columns:
+            return
+        keys = table_keys(query, task, self.schema.missing)
+        others = keys.filter(keys != self.group)
+        if self.group and others.len():
+            raise SourceError(
+                f"{others.len()} rows of the query table are of other groups, such as '{others[0]}', and this file is "
+                f"adapted to '{self.group}' alone. Remove them, or name the run folder with the labelled rows of all."
+            )
 
     def save(self, path: Path) -> None:
         """Writes all of it to one file."""
@@ -87,19 +101,19 @@ def load_adapted(path: Path) -> AdaptedModel:
     stored = read_npz(path).get("['about']")
     if stored is None:
         raise RunError(f"{path} is not an adapted model. 'stmaml predict --save-adapted' writes such files.")
-    about = json.loads(stored.tobytes())
-    schema, settings = Schema.from_json(about["schema"]), Settings.from_json(about["settings"])
-    like = {"about": stored, "predictors": _blank_predictors(schema, settings, about["num_samples"])}
-    return AdaptedModel(
-        schema,
-        settings,
-        Calibration.from_json(about["calibration"]),
-        about["group"],
-        about["shots"],
-        about["num_samples"],
-        about["novelty"],
-        load_arrays(path, like)["predictors"],
-    )
+    try:
+        about = json.loads(stored.tobytes())
+        schema, settings = Schema.from_json(about["schema"]), Settings.from_json(about["settings"])
+        calibration = Calibration.from_json(about["calibration"])
+        shots, num_samples = about["shots"], about["num_samples"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{path} lacks or misnames {error}. Write it again with 'stmaml predict --save-adapted'."
+        ) from error
+    like = {"about": stored, "predictors": _blank_predictors(schema, settings, num_samples)}
+    predictors = load_arrays(path, like)["predictors"]
+    group = about.get("group", "")  # a file without a name serves any group
+    return AdaptedModel(schema, settings, calibration, group, shots, num_samples, about.get("novelty"), predictors)
 
 
 def _as_bytes(content: dict[str, Any]) -> UInt8[np.ndarray, " n"]:

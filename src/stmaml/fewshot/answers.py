@@ -222,13 +222,13 @@ class Collected:
 
 def level_name(level: float) -> str:
     """The column of a quantile: q05, q50, q97.5."""
-    percent = f"{100 * level:g}"
+    percent = f"{100 * level:.12g}"
     return f"q{percent.zfill(2)}" if percent.isdigit() else f"q{percent}"
 
 
 def set_name(coverage: float) -> str:
     """The column of a set of classes: set90."""
-    return f"set{100 * coverage:g}"
+    return f"set{100 * coverage:.12g}"
 
 
 def by_group(groups: Groups, name: str, most: int) -> Int[np.ndarray, " k"]:
@@ -242,5 +242,7 @@ def by_group(groups: Groups, name: str, most: int) -> Int[np.ndarray, " k"]:
 def beside(query: pl.DataFrame, columns: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
     """The query's own columns, then the predicted ones."""
     if taken := [name for name in query.columns if name in columns.columns]:
-        notes.append(f"the query table's own '{taken[0]}' gives way to the predicted one")
+        names = ", ".join(f"'{name}'" for name in taken)
+        way = "give way to the predicted ones" if len(taken) > 1 else "gives way to the predicted one"
+        notes.append(f"the query table's own {names} {way}")
     return pl.concat([query.drop(taken), columns], how="horizontal")

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from shlex import quote
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +15,10 @@ from jaxtyping import Float, Shaped
 from stmaml.benchmarks.base import TaskSet, freeze
 from stmaml.benchmarks.groups import GroupTasks, Sizes, Split, split_groups, with_shots
 from stmaml.calibration import Calibration, best_temperature, conformal_floors, conformal_scores
-from stmaml.data.columns import Numeric, as_numbers, as_text
+from stmaml.data.columns import Numeric, as_labels, as_numbers
 from stmaml.data.progress import Listener
-from stmaml.data.schema import Schema, TargetKind, infer_schema
-from stmaml.data.tables import Groups, check_has, group_rows
+from stmaml.data.schema import Schema, TargetKind, infer_schema, table_keys
+from stmaml.data.tables import Groups, check_has, group_rows, row_list
 from stmaml.errors import SourceError
 from stmaml.experiments import VAL_SEED, Recorder, Together
 from stmaml.fewshot.answers import codes
@@ -102,7 +103,8 @@ def prepare(frame: pl.DataFrame, table: TableConfig, settings: Settings, schema:
         )
         notes.extend(_row_numbers(frame, schema))
     if not schema.used:
-        raise SourceError("no column is left to predict from. Name some with --features, or drop fewer.")
+        dropped = "; ".join(f"'{column.name}' is dropped ({column.describe()})" for column in schema.columns[:8])
+        raise SourceError(f"no column is left to predict from: {dropped or 'no other is used'}. Bring some that vary.")
     x, y = schema.encode(frame, "the table", notes), schema.target.values(frame, schema.missing)
     digest = hashlib.sha256("\n".join(groups.names).encode())
     for array in (x, y, groups.order):
@@ -129,13 +131,15 @@ def prepare(frame: pl.DataFrame, table: TableConfig, settings: Settings, schema:
 
 def _labelled_rows(frame: pl.DataFrame, table: TableConfig, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
     """The rows that have a group and a target, and their groups."""
-    keys = as_text(frame[table.task], table.missing)
-    known = keys.is_not_null() & as_text(frame[table.target], table.missing).is_not_null()
+    keys = table_keys(frame, table.task, table.missing)
+    known = keys.is_not_null() & as_labels(frame[table.target], table.missing).is_not_null()
     if not known.any():
         raise SourceError(f"no row has both a '{table.task}' and a '{table.target}'. Check the two columns.")
     if not known.all():
-        gone = frame.height - int(known.sum())
-        notes.append(f"{gone} of {frame.height} rows have no '{table.task}' or no '{table.target}' and are left out")
+        lacking = f"no '{table.task}' or no '{table.target}'"
+        notes.append(
+            f"{int((~known).sum())} of {frame.height} rows have {lacking} and are left out: {row_list(~known)}"
+        )
         frame, keys = frame.filter(known), keys.filter(known)
     return frame, keys
 
@@ -148,7 +152,7 @@ def _row_numbers(frame: pl.DataFrame, schema: Schema) -> Iterator[str]:
         values = as_numbers(frame[column.name], schema.missing).to_numpy()
         steps = np.diff(values)  # not a number where a cell is missing
         if (steps >= 1).all() and (values == values.round()).all() and steps.mean() < 2:  # some rows may be left out
-            yield f"column '{column.name}' seems to number the rows; leave it out with --drop {column.name}"
+            yield f"column '{column.name}' seems to number the rows; leave it out with --drop {quote(column.name)}"
 
 
 def _rows_of(groups: Groups, names: tuple[str, ...]) -> tuple[Shaped[np.ndarray, " n"], Shaped[np.ndarray, " g"]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stmaml.data.schema import Schema
+from stmaml.data.schema import Schema, check_roles
 from stmaml.data.tables import Reading
 from stmaml.errors import RunError
 from stmaml.fewshot.fitting import Prepared, TableConfig
@@ -26,7 +26,8 @@ class Files:
     delimiter: str | None = None
 
     def reading(self, table: TableConfig) -> Reading:
-        """How to read it."""
+        """How to read it, if no column has two roles."""
+        check_roles(table.task, table.target, table.features, table.drop)
         return Reading(self.delimiter, table.columns)
 
 

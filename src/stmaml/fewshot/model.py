@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int, Shaped
 
-from stmaml.calibration import Calibration
-from stmaml.data.columns import as_text, check_range
-from stmaml.data.schema import Schema
-from stmaml.data.tables import Groups, group_rows
+from stmaml.calibration import Calibration, caution
+from stmaml.data.columns import check_range
+from stmaml.data.schema import Schema, table_keys
+from stmaml.data.tables import Groups, group_rows, row_list
 from stmaml.errors import RunError, SourceError
 from stmaml.fewshot.adapted import DEFAULT_LEVELS, AdaptedModel, Answer
 from stmaml.fewshot.answers import (
@@ -90,6 +90,8 @@ class FewShotModel:
     ) -> Answer:
         """A prediction for each row of `query` from the labelled rows of its group in `support`, if there are any.
 
+        Rows whose cell for the group is empty are left out and noted.
+
         Args:
             num_samples: predictors drawn for each group.
             levels: which quantiles to give.
@@ -98,8 +100,9 @@ class FewShotModel:
             on_progress: told how many rows of how many are done.
         """
         notes: list[str] = []
-        x = self.schema.encode(query, "the query table", notes)
         labelled, keys = self._match(query, support, notes)
+        query, keys = query.filter(keys.is_not_null()), keys.drop_nulls()
+        x = self.schema.encode(query, "the query table", notes)
         groups = group_rows(keys)
         table = Collected(self.schema, self.calibration, levels, query.height, suggest > 0, coverage)
         done = 0
@@ -112,6 +115,8 @@ class FewShotModel:
         unknown = sum(name not in labelled.groups.index for name in groups.names)
         if support is not None and unknown:
             notes.append(f"{unknown} of {len(groups.names)} groups have no labelled row and are predicted without any")
+        if unknown:
+            notes.extend(caution(self.calibration.groups, self.schema.target.is_class))
         return Answer(beside(query, table.frame(), notes), notes)
 
     def adapt(
@@ -123,7 +128,7 @@ class FewShotModel:
         on_progress: Progress = lambda done, total: None,
     ) -> Iterator[AdaptedModel]:
         """The predictors of each group in `support`, to be kept and used without its labelled rows."""
-        labelled = self._labelled(support, self._keys(support), [])
+        labelled = self._labelled(support, self._keys(support, "support", []), [])
         names = labelled.groups.names
         for number, name in enumerate(names, start=1):
             rows = labelled.rows(name)
@@ -160,25 +165,39 @@ class FewShotModel:
         temperature = jnp.asarray(self.calibration.temperature_at(np.array([len(rows)]))[0])
         return np.asarray(draw_targets(predictors, jnp.asarray(self.schema.encode(query)), temperature, draw_key))
 
-    def _keys(self, frame: pl.DataFrame) -> pl.Series:
-        """The group of each row; a table without the column is all one group."""
-        if self.schema.task not in frame.columns:
-            return _one_group(frame)
-        return as_text(frame[self.schema.task], self.schema.missing).fill_null("")
+    def check_support(self, support: pl.DataFrame) -> list[str]:
+        """What would have to be assumed about labelled rows; raises SourceError for those that cannot be used."""
+        notes: list[str] = []
+        self._labelled(support, self._keys(support, "support", notes), notes)
+        return notes
+
+    def _keys(self, frame: pl.DataFrame, label: str, notes: list[str]) -> pl.Series:
+        """The group of each row, null where its cell is empty; a table without the column is all one group."""
+        task = self.schema.task
+        keys = table_keys(frame, task, self.schema.missing)
+        if frame.height and keys.null_count() == frame.height:
+            raise SourceError(
+                f"'{task}' is empty in all rows of the {label} table. Fill it in, or remove the column if all rows "
+                "belong to one group."
+            )
+        if keys.null_count():
+            said = row_list(keys.is_null())
+            notes.append(f"{keys.null_count()} rows of the {label} table have no '{task}' and are left out: {said}")
+        return keys
 
     def _match(self, query: pl.DataFrame, support: pl.DataFrame | None, notes: list[str]) -> tuple[Labelled, pl.Series]:
         """The labelled rows, and the group of each query row."""
-        keys = self._keys(query)
-        if support is None:
+        keys = self._keys(query, "query", notes)
+        if support is None or support.height == 0:
             return self._no_labels(), keys
-        support_keys = self._keys(support)
+        support_keys = self._keys(support, "support", notes)
         task = self.schema.task
         if task not in query.columns:
             _check_single("query", "support", task, support_keys)
-            keys = pl.Series(task, [support_keys[0]] * query.height, dtype=pl.String)
+            keys = pl.Series(task, [support_keys.drop_nulls()[0]] * query.height, dtype=pl.String)
         elif task not in support.columns:
             _check_single("support", "query", task, keys)
-            support_keys = pl.Series(task, [keys[0]] * support.height, dtype=pl.String)
+            support_keys = pl.Series(task, [keys.drop_nulls()[0]] * support.height, dtype=pl.String)
         return self._labelled(support, support_keys, notes), keys
 
     def _no_labels(self) -> Labelled:
@@ -198,7 +217,10 @@ class FewShotModel:
         if not target.is_class:
             check_range(target.name, pl.Series(y[known]), target.low, target.high)
         if not known.all():
-            notes.append(f"{int((~known).sum())} rows of the support table have no '{target.name}' and are left out")
+            said = row_list(pl.Series(~known))
+            notes.append(
+                f"{int((~known).sum())} rows of the support table have no '{target.name}' and are left out: {said}"
+            )
         groups = group_rows(keys.set(pl.Series(~known), None))
         if groups.count.max(initial=0) > SUPPORT_SIZES[-1]:
             notes.append(f"groups with more than {SUPPORT_SIZES[-1]} labelled rows are evenly thinned out to that many")
@@ -293,8 +315,9 @@ def _one_group(frame: pl.DataFrame) -> pl.Series:
 
 
 def _check_single(lacking: str, other: str, task: str, keys: pl.Series) -> None:
-    if keys.n_unique() > 1:
+    count = keys.drop_nulls().n_unique()
+    if count > 1:
         raise SourceError(
-            f"the {lacking} table has no column '{task}', and the {other} table has {keys.n_unique()} groups. Add the "
-            "column, so that rows can be matched."
+            f"the {lacking} table has no column '{task}', and the {other} table has {count} groups. Add the column, so "
+            "that rows can be matched."
         )

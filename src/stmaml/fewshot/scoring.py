@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from threadpoolctl import threadpool_limits
 
 from stmaml.baselines import (
@@ -57,8 +57,15 @@ def score(
         tell("scoring", number, len(counts))
         raw = raw_predictions(model.learner, with_shots(tasks, shots), NUM_SAMPLES, TEST_SEED)
         temperature = float(model.calibration.temperature_at(np.array([shots]))[0])
-        rows[shots] = {model.settings.method: _by_group(raw.scores(temperature), num_groups)}
-        coverage[str(shots)] = _coverage(model, raw, shots, temperature, num_groups)
+        own = _by_group(raw.scores(temperature), num_groups)
+        if model.schema.target.is_class:
+            coverage[str(shots)] = _class_coverage(model, raw, shots, temperature, num_groups)
+        else:
+            intervals = {f"{nominal:.0%}": _interval(model, raw, shots, nominal, num_groups) for nominal in NOMINAL}
+            own |= {"coverage90": intervals["90%"]["after"], "width90": intervals["90%"]["width"]}  # what users get
+            summaries = {level: {n: summarise(v) for n, v in parts.items()} for level, parts in intervals.items()}
+            coverage[str(shots)] = {"temperature": temperature, **summaries}
+        rows[shots] = {model.settings.method: own}
     for name, scores in _baseline_scores(prepared, tasks, _chosen(prepared, baselines), counts, tell):
         for shots, values in scores.items():
             rows[shots][name] = _by_group(values, num_groups)
@@ -117,36 +124,44 @@ def _pooled(source: GroupTasks) -> Pooled:
     )
 
 
-def _coverage(model: FewShotModel, raw: Raw, shots: int, temperature: float, num_groups: int) -> dict[str, Any]:
-    """The share of targets inside central intervals before and after recalibration; for classes, the log-score."""
+def _share(inside: Shaped[np.ndarray, "m q"], raw: Raw, num_groups: int) -> Float[np.ndarray, " g"]:
+    """The mean over the rows of each group."""
     weight = np.asarray(raw.query.weight)
+    return ((inside * weight).sum(1) / weight.sum(1)).reshape(-1, num_groups).mean(0)
 
-    def share(inside: Float[np.ndarray, "m q"]) -> dict[str, float]:
-        return summarise(((inside * weight).sum(1) / weight.sum(1)).reshape(-1, num_groups).mean(0))
 
-    if model.schema.target.is_class:
-        nll = {part: float(raw.scores(t)["nll"].mean()) for part, t in (("before", 1.0), ("after", temperature))}
-        sets = {f"{nominal:.0%}": _set_coverage(model, raw, shots, temperature, nominal) for nominal in NOMINAL[1:]}
-        return {
-            "temperature": temperature,
-            **nll,
-            "sets": {
-                level: {"holds": share(holds.astype(float)), "size": share(size.astype(float))}
-                for level, (holds, size) in sets.items()
-            },
-        }
+def _interval(
+    model: FewShotModel, raw: Raw, shots: int, nominal: float, num_groups: int
+) -> dict[str, Float[np.ndarray, " g"]]:
+    """The share of targets inside a central interval before and after recalibration, and how wide it then is."""
+    temperature = float(model.calibration.temperature_at(np.array([shots]))[0])
     before, after = raw.normal_scores(1.0), raw.normal_scores(temperature)
-    found: dict[str, Any] = {"temperature": temperature}
-    for nominal in NOMINAL:
-        ends = np.array([(1 - nominal) / 2, (1 + nominal) / 2])
-        plain = normal_score(ends)
-        low, high = model.calibration.scores_at(np.array([shots]), ends)[0]
-        found[f"{nominal:.0%}"] = {
-            "before": share(((before >= plain[0]) & (before <= plain[1])).astype(float)),
-            "after": share(((after >= low) & (after <= high)).astype(float)),
-            "width": share(raw.interval(temperature, float(low), float(high))),
-        }
-    return found
+    ends = np.array([(1 - nominal) / 2, (1 + nominal) / 2])
+    plain = normal_score(ends)
+    low, high = model.calibration.scores_at(np.array([shots]), ends)[0]
+    found = {
+        "before": (before >= plain[0]) & (before <= plain[1]),
+        "after": (after >= low) & (after <= high),
+        "width": raw.interval(temperature, float(low), float(high)),
+    }
+    return {name: _share(values, raw, num_groups) for name, values in found.items()}
+
+
+def _class_coverage(model: FewShotModel, raw: Raw, shots: int, temperature: float, num_groups: int) -> dict[str, Any]:
+    """The log-score before and after recalibration, and how often sets of classes hold the true one."""
+    nll = {part: float(raw.scores(t)["nll"].mean()) for part, t in (("before", 1.0), ("after", temperature))}
+    sets = {f"{nominal:.0%}": _set_coverage(model, raw, shots, temperature, nominal) for nominal in NOMINAL[1:]}
+    return {
+        "temperature": temperature,
+        **nll,
+        "sets": {
+            level: {
+                "holds": summarise(_share(holds, raw, num_groups)),
+                "size": summarise(_share(size, raw, num_groups)),
+            }
+            for level, (holds, size) in sets.items()
+        },
+    }
 
 
 def _set_coverage(

@@ -1,0 +1,35 @@
+"""Folders and files that a command is given: is there a run of `stmaml fit` in them?"""
+
+import zipfile
+from pathlib import Path
+
+from stmaml.errors import RunError
+from stmaml.runs import Run
+
+
+def check_folder(folder: Path) -> None:
+    """Raises RunError where no run of a table can be."""
+    if not folder.exists():
+        raise RunError(f"there is no run folder {folder}. 'stmaml fit' makes one; check the path.")
+    if not folder.is_dir():
+        raise RunError(f"{folder} is a file, not the folder of a run of 'stmaml fit'. Name the folder.")
+    if not (folder / "config.json").exists():
+        raise RunError(f"{folder} has no config.json, so it is not the folder of a run. 'stmaml fit' makes one.")
+
+
+def check_adapted(path: Path) -> None:
+    """Raises RunError for a file that no adapted group is in."""
+    if not zipfile.is_zipfile(path):
+        raise RunError(
+            f"{path} is neither the folder of a run of 'stmaml fit' nor a whole file of an adapted group, as "
+            "--save-adapted writes them (.npz). Name one of these; tables are named with --query and --support."
+        )
+
+
+def refuse_table(folder: Path) -> None:
+    """Raises RunError for the run of a table, where runs on benchmarks are wanted."""
+    run = Run(folder)
+    if run.config_path.exists() and run.config().get("kind") == "table":
+        raise RunError(
+            f"{folder} was made by 'stmaml fit' from a table: 'stmaml fit --resume {folder}' shows its scores again."
+        )
