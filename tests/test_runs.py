@@ -78,7 +78,7 @@ def test_a_write_goes_through_a_file_beside_it(tmp_path, monkeypatch):
 def test_a_full_disk_in_training_names_the_checkpoint(run, monkeypatch):
     run.save_checkpoint(10, TREE)
     monkeypatch.setattr(runs.os, "fsync", fail_with_full_disk)
-    with pytest.raises(RunError, match=r"step-000000020\.npz: No space left on device.*then resume"):
+    with pytest.raises(RunError, match=r"step-000000020\.npz: No space left on device.*then try again"):
         run.save_checkpoint(20, TREE)
     monkeypatch.undo()
     assert run.checkpoint_steps() == [10]

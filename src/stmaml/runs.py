@@ -233,7 +233,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RunError(
             f"could not write {path}: {error.strerror or error}. What was saved before is whole. Free some space or "
-            "choose a folder you may write to, then resume."
+            "choose a folder you may write to, then try again."
         ) from error
 
 

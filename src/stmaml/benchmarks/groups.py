@@ -62,7 +62,7 @@ def split_groups(names: Sequence[str], counts: Int[np.ndarray, " g"], sizes: Siz
     if len(names) == 1:
         raise SourceError(
             f"the table has a single group, '{names[0]}'; learning across groups needs at least {MIN_GROUPS}. "
-            "Name the column that tells groups apart with --task."
+            "--task must name a column that tells groups apart."
         )
     if len(large) < MIN_GROUPS:
         raise SourceError(
