@@ -240,7 +240,7 @@ def frame_of(x: Any) -> pd.DataFrame:
         ({"groups": ["a", None] * 360}, "Input groups contains NaN or None in 360 of its rows, first at index 1"),
         ({"groups": ["a", " "] * 360}, "Input groups contains NaN or None in 360 of its rows, first at index 1"),
         ({"groups": [["a", "b"]] * 720}, r"groups must be one name for each row; got an array of shape \(720, 2\)"),
-        ({"groups": ["a"] * 720}, "single group, 'a'.*apart with groups"),
+        ({"groups": ["a"] * 720}, "single group, 'a'.*groups has to tell several"),
     ],
 )
 def test_what_meta_fit_cannot_learn_from_is_said_in_words_of_its_own(table, changes, message):

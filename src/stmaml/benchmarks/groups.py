@@ -62,7 +62,7 @@ def split_groups(names: Sequence[str], counts: Int[np.ndarray, " g"], sizes: Siz
     if len(names) == 1:
         raise SourceError(
             f"the table has a single group, '{names[0]}'; learning across groups needs at least {MIN_GROUPS}. "
-            "--task must name a column that tells groups apart."
+            "--task has to tell several of them apart."
         )
     if len(large) < MIN_GROUPS:
         raise SourceError(
