@@ -3,9 +3,11 @@
 Classes get sets instead of quantiles: all whose probability reaches what that of the true class mostly reached
 (Sadinle, Lei, Wasserman, "Least ambiguous set-valued classifiers", 2019).
 
-Rows of one group are not independent of each other, groups are. So every group has the same weight whatever its size,
-and the finite-sample margin of split-conformal prediction counts groups: Lee, Barber, Willett, "Distribution-free
-inference with hierarchical data", 2023. Of the weight of the group to come, half is put beyond either end.
+Rows of one group are not independent of each other, groups are: every group has the same weight whatever its size. The
+finite-sample margin of split-conformal prediction counts groups where the rows of each err alike (Lee, Barber, Willett,
+"Distribution-free inference with hierarchical data", 2023), and up to as many as there are rows where they do not:
+how many free rows the held-out ones are worth follows from the spread of the groups' means (Kish's design effect). Of
+the weight of what is to come, half is put beyond either end.
 
 No count of groups tells where a tail lies that holds less than one of them. There, and everywhere with fewer than
 FEW_GROUPS, quantiles come from Student's distribution instead: groups err like normal variables about the learner's own
@@ -201,22 +203,45 @@ def conformal_scores(
         weight: 0 for padding.
         groups: how many groups the tasks came from; a group drawn twice is still one.
     """
-    found, student = _pooled_scores(scores, weight, groups), _student_scores(scores, weight, groups)
+    student = _student_scores(scores, weight, groups)
     if groups < FEW_GROUPS:
         return tuple(student.tolist())
-    levels = np.array(LEVELS)
+    # Groups may differ in where their targets lie or in how far they scatter: whichever is worth less counts.
+    worth = min(free_rows(scores, weight, groups), free_rows(np.abs(scores), weight, groups))
+    found, levels = _pooled_scores(scores, weight, worth), np.array(LEVELS)
     outer = np.where(levels < 0.5, np.minimum(found, student), np.maximum(found, student))
-    thin = np.minimum(levels, 1 - levels) < 1 / (groups + 1) - 1e-12
+    thin = np.minimum(levels, 1 - levels) < 1 / (worth + 1) - 1e-12
     return tuple(np.where(thin, outer, found).tolist())
 
 
+def free_rows(values: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int) -> float:
+    """How many independent rows would tell the mean of these values as well.
+
+    As many as there are groups if the rows of each are all alike, and as there are rows if nothing ties them. A row
+    that was drawn in several tasks counts once, for its group's mean varies no less.
+    """
+    mean, square = (_group_means(v, weight, groups) for v in (values, np.square(values - values[weight > 0].mean())))
+    spread = mean.var(ddof=1)
+    if spread == 0:
+        return float((weight > 0).sum())
+    return float(np.clip(groups * square.mean() / spread, groups, (weight > 0).sum()))
+
+
+def _group_means(
+    values: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int
+) -> Float[np.ndarray, " g"]:
+    """The mean of each group over all its tasks."""
+    by_group, shares = values.reshape(-1, groups, values.shape[1]), weight.reshape(-1, groups, values.shape[1])
+    return (by_group * shares).sum((0, 2)) / shares.sum((0, 2))
+
+
 def _pooled_scores(
-    scores: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int
+    scores: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], worth: float
 ) -> Float[np.ndarray, " l"]:
-    """Quantiles of all scores together, as split-conformal prediction takes them."""
+    """Quantiles of all scores together, as split-conformal prediction takes them of so many free ones."""
     values, mass = _sorted_mass(scores, weight)
-    total = groups / (groups + 1)
-    below = np.cumsum(mass) * total + (1 - total) / 2  # half of the new group's weight lies below all others
+    total = worth / (worth + 1)
+    below = np.cumsum(mass) * total + (1 - total) / 2  # half of what is to come lies below all others
     found = []
     for level in LEVELS:
         # Low levels: the largest value with at most `level` below it; high ones: the smallest with that much up to it.
@@ -232,11 +257,9 @@ def _student_scores(
 
     Only the spread of means is uncertain: it rests on `groups` of them, while rows are many.
     """
-    by_group = scores.reshape(-1, groups, scores.shape[1])
-    shares = weight.reshape(by_group.shape)
-    shares = shares / shares.sum((0, 2), keepdims=True)
-    mean = (by_group * shares).sum((0, 2), keepdims=True)
-    within = (np.square(by_group - mean) * shares).sum((0, 2)).mean()
+    mean = _group_means(scores, weight, groups)
+    about = scores - np.tile(mean, len(scores) // groups)[:, None]
+    within = _group_means(np.square(about), weight, groups).mean()
     levels = np.array(LEVELS)
     spread = np.square(_student_levels(groups)) * np.square(mean).mean() + np.square(normal_score(levels)) * within
     return np.sign(levels - 0.5) * np.sqrt(spread)
@@ -278,7 +301,8 @@ def conformal_floors(
         groups: how many groups the tasks came from.
     """
     values, mass = _sorted_mass(-probability, weight)
-    below = np.cumsum(mass) * groups / (groups + 1)  # the new group's weight lies beyond all others
+    worth = free_rows(probability, weight, groups)
+    below = np.cumsum(mass) * worth / (worth + 1)  # what is to come lies beyond all others
     places = np.searchsorted(below, np.array(SET_LEVELS) - 1e-12)
     return tuple(float(-values[place]) if place < len(values) else 0.0 for place in places)
 
