@@ -165,11 +165,9 @@ class FewShotModel:
         temperature = jnp.asarray(self.calibration.temperature_at(np.array([len(rows)]))[0])
         return np.asarray(draw_targets(predictors, jnp.asarray(self.schema.encode(query)), temperature, draw_key))
 
-    def check_support(self, support: pl.DataFrame) -> list[str]:
-        """What would have to be assumed about labelled rows; raises SourceError for those that cannot be used."""
-        notes: list[str] = []
-        self._labelled(support, self._keys(support, "support", notes), notes)
-        return notes
+    def check_support(self, support: pl.DataFrame) -> None:
+        """Raises SourceError for labelled rows that cannot be used."""
+        self._labelled(support, self._keys(support, "support", []), [])
 
     def _keys(self, frame: pl.DataFrame, label: str, notes: list[str]) -> pl.Series:
         """The group of each row, null where its cell is empty; a table without the column is all one group."""

@@ -61,7 +61,7 @@ def score(
         if model.schema.target.is_class:
             coverage[str(shots)] = _class_coverage(model, raw, shots, temperature, num_groups)
         else:
-            intervals = {f"{nominal:.0%}": _interval(model, raw, shots, nominal, num_groups) for nominal in NOMINAL}
+            intervals = _intervals(model, raw, shots, temperature, num_groups)
             own |= {"coverage90": intervals["90%"]["after"], "width90": intervals["90%"]["width"]}  # what users get
             summaries = {level: {n: summarise(v) for n, v in parts.items()} for level, parts in intervals.items()}
             coverage[str(shots)] = {"temperature": temperature, **summaries}
@@ -130,21 +130,23 @@ def _share(inside: Shaped[np.ndarray, "m q"], raw: Raw, num_groups: int) -> Floa
     return ((inside * weight).sum(1) / weight.sum(1)).reshape(-1, num_groups).mean(0)
 
 
-def _interval(
-    model: FewShotModel, raw: Raw, shots: int, nominal: float, num_groups: int
-) -> dict[str, Float[np.ndarray, " g"]]:
-    """The share of targets inside a central interval before and after recalibration, and how wide it then is."""
-    temperature = float(model.calibration.temperature_at(np.array([shots]))[0])
+def _intervals(
+    model: FewShotModel, raw: Raw, shots: int, temperature: float, num_groups: int
+) -> dict[str, dict[str, Float[np.ndarray, " g"]]]:
+    """The share of targets inside central intervals before and after recalibration, and how wide they then are."""
     before, after = raw.normal_scores(1.0), raw.normal_scores(temperature)
-    ends = np.array([(1 - nominal) / 2, (1 + nominal) / 2])
-    plain = normal_score(ends)
-    low, high = model.calibration.scores_at(np.array([shots]), ends)[0]
-    found = {
-        "before": (before >= plain[0]) & (before <= plain[1]),
-        "after": (after >= low) & (after <= high),
-        "width": raw.interval(temperature, float(low), float(high)),
-    }
-    return {name: _share(values, raw, num_groups) for name, values in found.items()}
+    found: dict[str, dict[str, Float[np.ndarray, " g"]]] = {}
+    for nominal in NOMINAL:
+        ends = np.array([(1 - nominal) / 2, (1 + nominal) / 2])
+        plain = normal_score(ends)
+        low, high = model.calibration.scores_at(np.array([shots]), ends)[0]
+        parts = {
+            "before": (before >= plain[0]) & (before <= plain[1]),
+            "after": (after >= low) & (after <= high),
+            "width": raw.interval(temperature, float(low), float(high)),
+        }
+        found[f"{nominal:.0%}"] = {name: _share(values, raw, num_groups) for name, values in parts.items()}
+    return found
 
 
 def _class_coverage(model: FewShotModel, raw: Raw, shots: int, temperature: float, num_groups: int) -> dict[str, Any]:
