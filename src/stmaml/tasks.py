@@ -75,6 +75,8 @@ class TaskSpec:
     """How the spread of real targets is modelled (see likelihoods.Gaussian)."""
     noise_std: float = 1.0
     """Where that spread starts, or stays if `noise` is fixed; in units of the targets the method sees."""
+    lattice: tuple[int, int] | None = None
+    """Rows and columns of the places inputs can be at, where the first two numbers of each, from 0 to 1, tell which."""
 
     @property
     def x_size(self) -> int:

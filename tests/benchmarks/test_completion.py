@@ -11,11 +11,20 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from scipy.ndimage import map_coordinates
 from scipy.stats import bernoulli
 from sklearn.metrics import log_loss
 
 from stmaml.benchmarks.base import TaskSet, check_batch, freeze
-from stmaml.benchmarks.completion import SHOWCASE_PIXELS, Completion, Config, choose, entropy_floor, find_families
+from stmaml.benchmarks.completion import (
+    SHOWCASE_PIXELS,
+    Completion,
+    Config,
+    choose,
+    entropy_floor,
+    find_families,
+    linearly_mapped,
+)
 from stmaml.data.idx import PUBLISHED_MD5
 from stmaml.data.progress import listening
 from stmaml.errors import SettingError, SourceError
@@ -260,8 +269,32 @@ def test_training_images_are_moved_by_whole_pixels(config, key):
     )
 
 
-def test_test_images_are_never_moved(config, key):
-    moved, still = (dataclasses.replace(config, shift=shift).build() for shift in (2, 0))
+@pytest.mark.parametrize("matrix", [[[0.9, 0.2], [-0.1, 1.1]], [[1.3, 0.0], [0.4, 0.7]], [[1.0, 0.0], [0.0, 1.0]]])
+def test_an_image_under_a_linear_map_is_that_of_scipy(matrix, key):
+    image = np.asarray(jr.uniform(key, (6, 5)))
+    middle = np.array([2.5, 2.0])
+    away = np.stack(np.meshgrid(np.arange(6), np.arange(5), indexing="ij")) - middle[:, None, None]
+    source = np.einsum("ij,jrc->irc", np.array(matrix), away) + middle[:, None, None]
+    want = map_coordinates(image, source, order=1, mode="nearest")
+    got = jax.jit(linearly_mapped, static_argnums=1)(jnp.asarray(image).reshape(-1, 1), (6, 5), jnp.array(matrix))
+    np.testing.assert_allclose(got.reshape(6, 5), want, atol=1e-5)
+
+
+def test_half_of_the_training_images_are_distorted(config, key):
+    bent = draw(dataclasses.replace(config, distort=0.2).build().train, 600, key)
+    still = draw(config.build().train, 600, key)
+    change = np.abs(np.asarray(bent.tasks.query.y) - np.asarray(still.tasks.query.y)).max(axis=(1, 2))
+    assert abs((change > 0).sum() - 300) < 5 * np.sqrt(150)
+    np.testing.assert_array_equal(bent.tasks.support.x, still.tasks.support.x)
+    seen = observed(bent)
+    np.testing.assert_allclose(
+        bent.tasks.support.y[:, :, 0], np.take_along_axis(np.asarray(bent.tasks.query.y)[..., 0], seen, axis=1)
+    )
+
+
+@pytest.mark.parametrize("setting", [{"shift": 2}, {"distort": 0.2}])
+def test_test_images_are_never_moved(setting, config, key):
+    moved, still = (each.build() for each in (dataclasses.replace(config, **setting), config))
     for name in ("val", "test"):
         one, other = (draw(getattr(benchmark, name), 9, key) for benchmark in (moved, still))
         np.testing.assert_array_equal(one.tasks.query.y, other.tasks.query.y)
@@ -447,6 +480,8 @@ def test_images_smaller_than_the_showcases_show_all_their_pixels(config):
         ({"min_shots": 41}, r"--min-shots must lie between 0 and --shots \(40\); got 41"),
         ({"min_shots": -1}, r"--min-shots must lie between 0 and --shots \(40\); got -1"),
         ({"shift": -1}, "--shift must be at least 0; got -1"),
+        ({"distort": -0.1}, "--distort must be at least 0 and below 1; got -0.1"),
+        ({"distort": 1.0}, "--distort must be at least 0 and below 1; got 1.0"),
         ({"val_share": 0.0}, "--val-share must lie between 0 and 1; got 0.0"),
         ({"val_share": 1.0}, "--val-share must lie between 0 and 1; got 1.0"),
         ({"families": ("mnist", "mnist")}, "--families names one twice: mnist mnist"),

@@ -55,6 +55,9 @@ class Config:
     """Row and column of a pixel, or these with their sines and cosines down to waves of two to four pixels."""
     shift: int = 0
     """Move each training image by up to this many pixels up or down and left or right; its border fills the gap."""
+    distort: float = 0.0
+    """Turn, stretch and shear half of the training images: how far the four numbers of a random linear map lie from
+    those of the identity, as a standard deviation. 0.1 is much."""
     val_share: float = 0.05
     """Share of the training images kept for validation."""
     balanced: bool = True
@@ -69,6 +72,8 @@ class Config:
             raise SettingError(f"--min-shots must lie between 0 and --shots ({self.shots}); got {self.min_shots}.")
         if self.shift < 0:
             raise SettingError(f"--shift must be at least 0; got {self.shift}.")
+        if not 0 <= self.distort < 1:
+            raise SettingError(f"--distort must be at least 0 and below 1; got {self.distort}.")
         if not 0 < self.val_share < 1:
             raise SettingError(f"--val-share must lie between 0 and 1; got {self.val_share}.")
         if len(set(self.families)) < len(self.families):
@@ -150,14 +155,14 @@ class Completion(eqx.Module):
     album: Album
     settings: Config = eqx.field(static=True)
     training: bool = eqx.field(static=True, default=False)
-    """Images with replacement, `min_shots`, `query_size` and `shift` heeded; else every image once before any comes
-    twice, all shots and all pixels."""
+    """Images with replacement, `min_shots`, `query_size`, `shift` and `distort` heeded; else every image once before
+    any comes twice, all shots and all pixels."""
 
     @property
     def spec(self) -> TaskSpec:
         """Two coordinates, or these with their waves; one grey value."""
         size = 2 if self.settings.inputs == "coordinates" else 2 + 4 * self._octaves
-        return TaskSpec(x_shape=(size,), y_size=1, target="binary")
+        return TaskSpec(x_shape=(size,), y_size=1, target="binary", lattice=self.album.shape)
 
     @property
     def _octaves(self) -> int:
@@ -204,6 +209,8 @@ class Completion(eqx.Module):
         x, y = self.inputs(), self.album.intensities(row)
         if self.training and self.settings.shift:
             y = self._shifted(y, key=jr.fold_in(key, 3))
+        if self.training and self.settings.distort:
+            y = self._distorted(y, key=jr.fold_in(key, 4))
         observed = choose(x.shape[0], self.settings.shots, key=observed_key)
         support = Examples(x[observed], y[observed], self._shot_weights(shots_key))
         size = self.settings.query_size
@@ -220,11 +227,40 @@ class Completion(eqx.Module):
         columns = jnp.clip(jnp.arange(width) - moves[1], 0, width - 1)
         return y[(rows[:, None] * width + columns[None, :]).reshape(-1)]
 
+    def _distorted(self, y: Float[Array, "p 1"], *, key: PRNGKeyArray) -> Float[Array, "p 1"]:
+        """Half of the time the image under a random linear map about its middle, between pixels by interpolation.
+
+        The other half stays as it is: interpolated images have softer edges than those that are asked in a test.
+        """
+        map_key, whether_key = jr.split(key)
+        change = self.settings.distort * jr.normal(map_key, (2, 2))
+        return jnp.where(jr.bernoulli(whether_key), linearly_mapped(y, self.album.shape, jnp.eye(2) + change), y)
+
     def _shot_weights(self, key: PRNGKeyArray) -> Float[Array, " n"]:
         shots, fewest = self.settings.shots, self.settings.min_shots
         if fewest is None or not self.training:
             return jnp.ones(shots)
         return (jnp.arange(shots) < jr.randint(key, (), fewest, shots + 1)).astype(float)
+
+
+def linearly_mapped(y: Float[Array, "p 1"], shape: tuple[int, int], matrix: Float[Array, "2 2"]) -> Float[Array, "p 1"]:
+    """The image whose pixel at c + v has the grey value that `y` has at c + matrix v, c being its middle.
+
+    Bilinear between pixels; outside, what is at the nearest border.
+    """
+    away = [jnp.arange(extent) - (extent - 1) / 2 for extent in shape]
+    down, right = (part.reshape(-1) for part in jnp.meshgrid(*away, indexing="ij"))
+    low, part = [], []
+    for i, extent in enumerate(shape):
+        source = jnp.clip(matrix[i, 0] * down + matrix[i, 1] * right + (extent - 1) / 2, 0, extent - 1)
+        low.append(jnp.minimum(jnp.floor(source).astype(int), extent - 2))
+        part.append(source - low[i])
+    corners = [
+        y[(low[0] + i) * shape[1] + low[1] + j, 0] * jnp.abs(1 - i - part[0]) * jnp.abs(1 - j - part[1])
+        for i in range(2)
+        for j in range(2)
+    ]
+    return sum(corners[1:], start=corners[0])[:, None]
 
 
 def choose(total: int, count: int, *, key: PRNGKeyArray) -> Int[Array, " count"]:

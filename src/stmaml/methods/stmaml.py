@@ -34,6 +34,7 @@ from stmaml.methods.base import (
 from stmaml.nets.backbone import BaseLearner, base_learner, reads_images
 from stmaml.nets.conv import Conv, ConvBody, ConvLearner, feature_shape
 from stmaml.nets.cross import Lookup, Memory
+from stmaml.nets.lattice import LatticeReader, Surroundings
 from stmaml.nets.layers import MLP
 from stmaml.nets.set_encoder import DiagonalNormal, StdForm, TaskEncoder
 from stmaml.tasks import Examples, Task, TaskSpec, weighted_mean
@@ -58,6 +59,10 @@ class Config:
     cross_attention: int = 0
     """Layers in which each input looks at the support, beyond the paper; what it finds there, as many numbers as r has,
     joins the base learner's inputs. 0 is none."""
+    lattice_channels: int = 0
+    """For inputs on a lattice, such as pixels, beyond the paper: channels of a convolutional network that reads the
+    support as a picture with gaps; as many numbers, read where an input lies, join the base learner's inputs. 0 is
+    none."""
     num_heads: int = 8
     """Heads of either attention."""
     z_hidden: tuple[int, ...] = (80,)
@@ -113,18 +118,9 @@ class Config:
         theta_key, phi_key, w_key, beta_key = jr.split(key, 4)
         likelihood = likelihood_for(spec)
         image, pair_size = self._reader(spec, likelihood, key=jr.fold_in(key, 5))
-        cross = None
-        if self.cross_attention:
-            cross = Lookup(
-                spec.x_size,
-                pair_size,
-                self.encoder[-1],
-                layers=self.cross_attention,
-                num_heads=self.num_heads,
-                key=jr.fold_in(key, 4),
-            )
+        cross, found = self._lookup(spec, pair_size, key=jr.fold_in(key, 4))
         theta = base_learner(
-            spec if cross is None else replace(spec, x_shape=(spec.x_size + self.encoder[-1],)),
+            replace(spec, x_shape=(spec.x_size + found,)) if found else spec,
             self.hidden,
             self.conv,
             likelihood.raw_size,
@@ -160,6 +156,21 @@ class Config:
             jnp.log(jnp.array(PROTO_SCALE)) if self.proto_head else None,
         )
 
+    def _lookup(
+        self, spec: TaskSpec, pair_size: int, *, key: PRNGKeyArray
+    ) -> tuple[Lookup | LatticeReader | None, int]:
+        """Where inputs look the support up, and how many numbers each finds there."""
+        if self.cross_attention:
+            size = self.encoder[-1]
+            layers = self.cross_attention
+            return Lookup(spec.x_size, pair_size, size, layers=layers, num_heads=self.num_heads, key=key), size
+        if self.lattice_channels:
+            assert spec.lattice is not None
+            code_size = pair_size - spec.x_size
+            size, precision = self.lattice_channels, self.conv.precision
+            return LatticeReader(spec.lattice, spec.x_size, code_size, size, precision=precision, key=key), size
+        return None, 0
+
     def _reader(
         self, spec: TaskSpec, likelihood: AbstractLikelihood, *, key: PRNGKeyArray
     ) -> tuple[ConvBody | None, int]:
@@ -174,6 +185,7 @@ class Config:
 
     def _check(self, spec: TaskSpec) -> None:
         self._check_images(spec)
+        self._check_lattice(spec)
         if self.prior_draws is None:
             return
         if self.prior_draws < 1:
@@ -184,6 +196,12 @@ class Config:
             raise SettingError(
                 "--prior-draws weighs predictors by their likelihood: choose --noise-model learned, predicted or fixed."
             )
+
+    def _check_lattice(self, spec: TaskSpec) -> None:
+        if self.lattice_channels and self.cross_attention:
+            raise SettingError("--lattice-channels and --cross-attention are two ways to read the support; take one.")
+        if self.lattice_channels and spec.lattice is None:
+            raise SettingError("--lattice-channels needs inputs on a lattice, such as pixels; leave it out otherwise.")
 
     def _check_images(self, spec: TaskSpec) -> None:
         if (self.proto_head or self.reads == "prototypes") and not (reads_images(spec) and spec.target == "class"):
@@ -203,8 +221,8 @@ class Knowledge(eqx.Module):
 
     theta: BaseLearner
     h: Float[Array, " h"] | None
-    memory: Memory | None = None
-    """The support for inputs to look at, under `cross_attention`."""
+    memory: Memory | Surroundings | None = None
+    """The support for inputs to look up, under `cross_attention` or `lattice_channels`."""
 
     def __call__(self, x: Float[Array, "n *dx"], *, weight: Float[Array, " n"] | None = None) -> Float[Array, "n r"]:
         """Raw outputs of the base learner on the augmented inputs."""
@@ -231,7 +249,7 @@ class STMAML(AbstractMetaLearner):
     beta: MLP | None
     likelihood: AbstractLikelihood
     settings: Config = eqx.field(static=True)
-    cross: Lookup | None = None
+    cross: Lookup | LatticeReader | None = None
     image: ConvBody | None = None
     """The part of phi that reads images."""
     log_proto_scale: Float[Array, ""] | None = None
@@ -352,7 +370,7 @@ class STMAML(AbstractMetaLearner):
         return _with_prototypes(self.theta, c, means, jnp.exp(self.log_proto_scale))
 
 
-def _look_up(x: Float[Array, "n *dx"], memory: Memory | None) -> Float[Array, "n *d"]:
+def _look_up(x: Float[Array, "n *dx"], memory: Memory | Surroundings | None) -> Float[Array, "n *d"]:
     """The inputs, each with what it finds in the support."""
     return x if memory is None else jnp.concatenate([x.reshape(x.shape[0], -1), memory(x)], axis=1)
 
