@@ -38,14 +38,14 @@ def _plain_multi(
 
 
 # Sizes of HSML and ARML are those of their authors' scripts for this benchmark; of the task encoder the paper gives two
-# blocks of 6 channels and a two-layer network, and no width.
+# blocks of 6 channels and a two-layer network, and no width. ST-MAML's KL weight: validation tasks (docs/plain-multi.md).
 STMAML = stmaml.Config(
     conv=CONV,
     encoder=(128, 128),
     z_hidden=(),
     z_size=128,
     h_size=32,
-    kl_weight=0.1,
+    kl_weight=1.0,
     kl_mean=True,
     inner=INNER,
 )
