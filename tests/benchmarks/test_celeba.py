@@ -223,6 +223,23 @@ def test_a_sample_is_what_was_drawn(benchmark):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+def test_half_of_the_training_pictures_are_turned_and_no_other(benchmark, key):
+    def sampled(source, mirror: bool):
+        noise = jr.randint(jr.key(0), source.album.pictures.shape, 0, 256).astype(jnp.uint8)  # its own are plain
+        source = eqx.tree_at(lambda s: s.album.pictures, source, noise)
+        return eqx.filter_jit(replace(source, settings=replace(source.settings, mirror=mirror)).sample)(30, key=key)
+
+    plain, turned = (sampled(benchmark.train, mirror) for mirror in (False, True))
+    for before, after in ((plain.tasks.support, turned.tasks.support), (plain.tasks.query, turned.tasks.query)):
+        x, y = np.asarray(before.x), np.asarray(after.x)
+        same, mirrored = ((each == y).all((2, 3, 4)) for each in (x, x[:, :, :, ::-1]))
+        assert (same ^ mirrored).all()
+        assert 0.4 < mirrored.mean() < 0.6
+        np.testing.assert_array_equal(before.y, after.y)
+    for source in (benchmark.val, benchmark.test):
+        jax.tree.map(np.testing.assert_array_equal, *(sampled(source, mirror) for mirror in (False, True)))
+
+
 def test_no_picture_person_or_attribute_is_in_two_splits(benchmark, files):
     sources = (benchmark.train, benchmark.val, benchmark.test)
     pictures = [set(number_of(np.asarray(source.album.pictures)).tolist()) for source in sources]

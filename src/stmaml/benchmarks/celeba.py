@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, Key, PRNGKeyArray, UInt8
 
 from stmaml.benchmarks.base import Benchmark, Showcase, freeze
+from stmaml.benchmarks.mirror import mirrored
 from stmaml.data.faces import ATTRIBUTES_FILE, Faces, read_faces
 from stmaml.data.folders import data_folder
 from stmaml.data.pictures import ARCHIVES
@@ -61,6 +62,8 @@ class Config:
     """Pictures on each side of a query set, of which a test task has three."""
     image_size: int = 84
     """Rows and columns the pictures are scaled to, after a crop to their middle square."""
+    mirror: bool = False
+    """Turn each picture of a training task left to right, or not, at random."""
 
     def __post_init__(self):
         for name in ("shots", "query_per_class", "image_size"):
@@ -272,7 +275,14 @@ class PairTasks(_FaceTasks):
     pairs: Candidates
     settings: Config = eqx.field(static=True)
     balanced: bool = eqx.field(static=True, default=False)
-    """Every rule once before any comes twice, instead of at random."""
+    """For validation: every rule once before any comes twice, instead of at random, and pictures as they are."""
+
+    def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
+        """Tasks with fresh rules, pictures and labels."""
+        tasks = super().sample(num_tasks, key=key)
+        if self.balanced or not self.settings.mirror:
+            return tasks
+        return mirrored(tasks, key=jr.fold_in(key, 2))  # `draw` splits the key in two, which are its keys 0 and 1
 
     def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Drawn:
         """The same tasks as rows of pictures."""

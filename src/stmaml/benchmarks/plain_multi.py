@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Int32, PRNGKeyArray, UInt8
 
 from stmaml.benchmarks.base import Benchmark
+from stmaml.benchmarks.mirror import mirrored
 from stmaml.data.folders import data_folder
 from stmaml.data.pictures import (
     ARCHIVES,
@@ -193,9 +194,7 @@ class FewShot(eqx.Module):
         tasks = self.expand(self.draw(num_tasks, key=key))
         if not (self.training and self.settings.mirror):
             return tasks
-        keys = jr.split(jr.fold_in(key, 2))  # `draw` splits the key in two, which are its keys 0 and 1
-        turned = [_mirrored(tasks.tasks.support, key=keys[0]), _mirrored(tasks.tasks.query, key=keys[1])]
-        return eqx.tree_at(lambda batch: batch.tasks, tasks, Task(*turned))
+        return mirrored(tasks, key=jr.fold_in(key, 2))  # `draw` splits the key in two, which are its keys 0 and 1
 
     def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Draw:
         """The places of the images of `sample`'s tasks.
@@ -249,12 +248,6 @@ class FewShot(eqx.Module):
         among = jnp.arange(score.shape[0]) < number[family]
         chosen = jax.lax.top_k(jnp.where(among, score, -1.0), self.settings.ways)[1]
         return (jnp.cumsum(number) - number)[family] + chosen
-
-
-def _mirrored(examples: Examples, *, key: PRNGKeyArray) -> Examples:
-    """Sets of images, about half of them turned left to right."""
-    turn = jr.bernoulli(key, shape=examples.weight.shape)[..., None, None, None]
-    return eqx.tree_at(lambda e: e.x, examples, jnp.where(turn, examples.x[..., ::-1, :], examples.x))
 
 
 # From files to the classes of each split.

@@ -38,7 +38,8 @@ def _plain_multi(
 
 
 # Sizes of HSML and ARML are those of their authors' scripts for this benchmark; of the task encoder the paper gives two
-# blocks of 6 channels and a two-layer network, and no width. ST-MAML's KL weight: validation tasks (docs/plain-multi.md).
+# blocks of 6 channels and a two-layer network, and no width. Its KL weight was chosen on validation tasks
+# (docs/plain-multi.md).
 STMAML = stmaml.Config(
     conv=CONV,
     encoder=(128, 128),
