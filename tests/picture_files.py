@@ -48,3 +48,10 @@ def pack(folder: Path, archive: Path, *, mode: str = "w") -> Path:
     with tarfile.open(archive, mode) as tar:  # pyright: ignore[reportArgumentType, reportCallIssue]
         tar.add(folder, arcname=folder.name)
     return archive
+
+
+def turned(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Which pictures of sets were turned left to right; the others must be as they were."""
+    same, mirrored = ((each == after).all((2, 3, 4)) for each in (before, before[:, :, :, ::-1]))
+    assert (same ^ mirrored).all()
+    return mirrored

@@ -1,8 +1,10 @@
 """Small versions of every method, and small tasks to try them on."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 
 from stmaml.inner import InnerLoop
 from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, protonet, stmaml
@@ -58,3 +60,21 @@ def small_task(spec: TaskSpec, *, shots: int = 5, queries: int = 6, key) -> Task
 
     support_key, query_key = jr.split(key)
     return Task(examples(shots, support_key), examples(queries, query_key))
+
+
+def gradients(learner: AbstractMetaLearner, tasks: Task, *, key) -> AbstractMetaLearner:
+    """Of the losses of some tasks, summed."""
+    keys = jr.split(key, tasks.support.weight.shape[0])
+
+    @eqx.filter_jit
+    @eqx.filter_grad
+    def of(learner):
+        return jax.vmap(lambda task, key: learner.loss(task, key=key)[0])(tasks, keys).sum()
+
+    return of(learner)
+
+
+def untouched(grads: AbstractMetaLearner) -> list[str]:
+    """Names of the parameters whose gradient is zero throughout."""
+    leaves = jax.tree_util.tree_leaves_with_path(grads)
+    return [jax.tree_util.keystr(path) for path, leaf in leaves if not np.any(np.asarray(leaf) != 0)]

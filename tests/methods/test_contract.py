@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, predict
 from stmaml.tasks import Examples, Task, TaskSpec, pad
-from tests.methods.small import SMALL, VARIANTS, small_learner, small_task
+from tests.methods.small import SMALL, VARIANTS, gradients, small_learner, small_task, untouched
 
 ORDER_MATTERS = {"mmaml"}  # a recurrent encoder reads its support in order
 CLASSES_ONLY = {"protonet"}
@@ -68,19 +68,8 @@ def test_every_parameter_gets_a_gradient(target, name, key):
     spec = SPECS[target]
     learner = small_learner(name, spec, key=key)
     tasks = jax.vmap(lambda key: small_task(spec, key=key))(jr.split(key, 4))
-
-    @eqx.filter_jit
-    @eqx.filter_grad
-    def grads_of(learner):
-        return jax.vmap(lambda task, key: learner.loss(task, key=key)[0])(tasks, jr.split(key, 4)).sum()
-
-    grads = grads_of(learner)
-    dead = [
-        jax.tree_util.keystr(path)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(grads)
-        if not np.any(np.asarray(leaf) != 0)
-    ]
-    assert dead == []
+    grads = gradients(learner, tasks, key=key)
+    assert untouched(grads) == []
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
 
 
