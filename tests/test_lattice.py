@@ -9,13 +9,15 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from stmaml.benchmarks.base import Benchmark
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
 from stmaml.methods import stmaml
 from stmaml.methods.base import pairs
 from stmaml.nets.lattice import LatticeReader, draw, places
 from stmaml.nets.learner import Learner
-from stmaml.tasks import Examples, Task, TaskSpec, pad
+from stmaml.recipes import Modelling, build_learner
+from stmaml.tasks import Examples, Scaling, Task, TaskSpec, pad
 from tests.methods.small import gradients, untouched
 
 LATTICE = (8, 12)
@@ -244,3 +246,23 @@ def test_every_parameter_learns(learner, key):
 def test_what_cannot_be_read_as_a_picture_is_refused(changes, spec, message, key):
     with pytest.raises(SettingError, match=message):
         dataclasses.replace(CONFIG, **changes).build(spec, key=key)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pixels:
+    """A source of which only the shapes are asked."""
+
+    spec: TaskSpec = SPEC
+
+    def sample(self, num_tasks, *, key):
+        raise AssertionError("no task is needed")
+
+
+def test_standardised_pixels_are_no_lattice(key):
+    """Their coordinates are not in 0..1, so the picture would be drawn in the wrong places."""
+    source = Pixels()
+    benchmark = Benchmark(source, source, source, families=("all",), test_name="pixels")
+    scaling = Scaling((0.5, 0.5), (0.3, 0.3), (0.0,), (1.0,))
+    build_learner(CONFIG, benchmark, Modelling(), key=key)
+    with pytest.raises(SettingError, match="not standardised"):
+        build_learner(CONFIG, benchmark, Modelling(standardise=True), key=key, scaling=scaling)

@@ -21,7 +21,7 @@ from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, MethodConfig
 from stmaml.methods.standardised import Standardised
 from stmaml.provenance import provenance
-from stmaml.recipes import Experiment, Modelling, build_learner
+from stmaml.recipes import Experiment, InputScale, Modelling, build_learner, measured_scaling
 from stmaml.runs import Run, from_dict, held_runs, newest_common_checkpoint
 from stmaml.tasks import NoiseModel, Scaling
 from stmaml.training import Observer, State, TrainConfig, fit, initial_state, unbundle
@@ -125,6 +125,7 @@ def meta_train(
     val: TaskSource | None = None,
     standardise: bool = True,
     noise_model: NoiseModel = "learned",
+    input_scale: InputScale = "moments",
     training: TrainConfig | None = None,
     observer: Observer | None = None,
     seed: int = 0,
@@ -136,6 +137,7 @@ def meta_train(
         val: where held-out tasks come from; by default `source` too, under another key.
         standardise: scale inputs and real targets by their means and spreads over the tasks.
         noise_model: how the spread of real targets is modelled (see TaskSpec.noise).
+        input_scale: `quantiles` scales inputs by their ranks, which suits heavy tails and gaps coded as numbers.
     """
     if isinstance(method, str) and method not in METHODS:
         raise SettingError(f"there is no method '{method}'; choose one of: {', '.join(METHODS)}.")
@@ -143,7 +145,7 @@ def meta_train(
     training = training or TrainConfig(steps=5000, val_metric="nll")
     init_key, train_key = jr.split(jr.key(seed))
     benchmark = Benchmark(source, val or source, val or source, families=("all",), test_name="own")
-    learner = build_learner(config, benchmark, Modelling(standardise, noise_model), key=init_key)
+    learner = build_learner(config, benchmark, Modelling(standardise, noise_model, input_scale), key=init_key)
     held_out = freeze(benchmark.val, training.val_tasks, seed=VAL_SEED, name="own")
     return fit([learner], source, held_out, training, keys=[train_key], observer=observer)[0]
 
@@ -172,9 +174,11 @@ def _check_settings(experiment: Experiment) -> dict[str, Any] | None:
     """The scaling of the training tasks, if asked for; SettingError for a learner that cannot be built."""
     benchmark = experiment.task.build()
     # Measured outside of what follows, which only traces.
-    scaling = dataclasses.asdict(benchmark.scaling) if experiment.modelling.standardise else None
-    eqx.filter_eval_shape(lambda: build_learner(experiment.learner, benchmark, experiment.modelling, key=jr.key(0)))
-    return scaling
+    scaling = measured_scaling(experiment.modelling, benchmark) if experiment.modelling.standardise else None
+    eqx.filter_eval_shape(
+        lambda: build_learner(experiment.learner, benchmark, experiment.modelling, key=jr.key(0), scaling=scaling)
+    )
+    return None if scaling is None else dataclasses.asdict(scaling)
 
 
 def _scaling_of(run: Run) -> Scaling | None:

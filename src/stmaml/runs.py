@@ -343,5 +343,10 @@ def _revive(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         return from_dict(typing.cast(type, hint), value)
     if typing.get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(value)
+        return _as_tuple(value)
     return value
+
+
+def _as_tuple(value: Any) -> Any:
+    """A list as a tuple, and any list in it."""
+    return tuple(_as_tuple(item) for item in value) if isinstance(value, list) else value

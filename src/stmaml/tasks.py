@@ -89,12 +89,16 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Means and standard deviations of inputs and targets over the training tasks."""
+    """Means and standard deviations of inputs and targets over the training tasks, or quantiles of inputs."""
 
     x_mean: tuple[float, ...]
     x_std: tuple[float, ...]
     y_mean: tuple[float, ...]
     y_std: tuple[float, ...]
+    x_knots: tuple[tuple[float, ...], ...] = ()
+    """Quantiles of each input, where inputs are scaled by their ranks; none where they are by their moments."""
+    x_ranks: tuple[tuple[float, ...], ...] = ()
+    """The ranks of those quantiles, from 0 to 1."""
 
 
 def weighted_mean(values: Float[Array, "n *rest"], weight: Float[Array, " n"]) -> Float[Array, "*rest"]:

@@ -13,12 +13,14 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, Shaped
 
 from stmaml.errors import SourceError
-from stmaml.tasks import Examples, Scaling, TaskBatch, TaskSpec
+from stmaml.tasks import Examples, Scaling, Task, TaskBatch, TaskSpec
 
 CHECKED = 8
 """Tasks in a short form that are looked at whole before the others are trusted."""
 SCALING_BYTES = 2**27
 """Of tasks in a short form, those whose images are measured at once."""
+KNOTS = 65
+"""Quantiles of an input between which its rank is interpolated."""
 
 
 @runtime_checkable
@@ -70,6 +72,11 @@ class Benchmark:
     def scaling(self) -> Scaling:
         """Means and spreads over training tasks, for methods that standardise."""
         return measure_scaling(self.train)
+
+    @cached_property
+    def rank_scaling(self) -> Scaling:
+        """The same with quantiles of inputs, for methods that see their ranks."""
+        return measure_scaling(self.train, by_rank=True)
 
 
 @dataclass(frozen=True)
@@ -227,19 +234,42 @@ def _dims(shape: tuple[int, ...]) -> str:
     return ", ".join(str(extent) for extent in shape)
 
 
-def measure_scaling(source: TaskSource, *, num_tasks: int = 2000, seed: int = 0) -> Scaling:
-    """Means and standard deviations of inputs and targets over tasks of `source`."""
+def measure_scaling(source: TaskSource, *, by_rank: bool = False, num_tasks: int = 2000, seed: int = 0) -> Scaling:
+    """Means and standard deviations of inputs and targets over tasks of `source`; `by_rank`, also quantiles."""
     frozen = freeze(source, num_tasks, seed=seed, name="scaling")
     if isinstance(source, DrawingSource):  # a few hundred images tell as much
         num_tasks = min(num_tasks, max(1, SCALING_BYTES // frozen.task_bytes))
-    examples = next(frozen.chunks(num_tasks)).tasks.query
+    tasks = next(frozen.chunks(num_tasks)).tasks
+    moments = (*_moments(tasks.query, tasks.query.x), *_moments(tasks.query, tasks.query.y))
+    return Scaling(*moments, *(_quantiles(tasks) if by_rank else ()))
+
+
+def _real_rows(examples: Examples, values: Shaped[ArrayLike, "m n *d"]) -> Float[np.ndarray, "k d"]:
+    """The values of all rows that count."""
     real = np.asarray(examples.weight) > 0
+    return np.asarray(values, dtype=float)[real].reshape(real.sum(), -1)
 
-    def moments(values: Shaped[ArrayLike, "m n *d"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        rows = np.asarray(values, dtype=float)[real].reshape(real.sum(), -1)
-        std = rows.std(0)
-        return tuple(rows.mean(0).tolist()), tuple(np.where(std > 1e-6, std, 1.0).tolist())
 
-    x_mean, x_std = moments(examples.x)
-    y_mean, y_std = moments(examples.y)
-    return Scaling(x_mean, x_std, y_mean, y_std)
+def _moments(examples: Examples, values: Shaped[ArrayLike, "m n *d"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each column."""
+    rows = _real_rows(examples, values)
+    std = rows.std(0)
+    return tuple(rows.mean(0).tolist()), tuple(np.where(std > 1e-6, std, 1.0).tolist())
+
+
+def _quantiles(tasks: Task) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
+    """The quantiles of each input, and their ranks."""
+    rows = np.concatenate([_real_rows(examples, examples.x) for examples in (tasks.support, tasks.query)])
+    knots, ranks = zip(*(_knots(column) for column in rows.T), strict=True)
+    return knots, ranks
+
+
+def _knots(column: Float[np.ndarray, " k"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Quantiles and their ranks. Equal ones are one, at their mean rank; repeats of the last make up the number."""
+    levels = np.linspace(0, 1, KNOTS)
+    # As inputs are rounded: quantiles that differ by less would be equal knots of different ranks.
+    quantiles = np.quantile(column, levels).astype(np.float32)
+    knots, place = np.unique(quantiles, return_inverse=True)
+    ranks = np.bincount(place, levels) / np.bincount(place)
+    missing = (0, KNOTS - len(knots))
+    return tuple(np.pad(knots, missing, "edge").tolist()), tuple(np.pad(ranks, missing, "edge").tolist())

@@ -1,6 +1,9 @@
 """Any method, on standardised inputs and targets."""
 
+import math
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -61,6 +64,16 @@ class ScaledPredictor(AbstractPredictor):
 
 
 def _scale_inputs(x: Float[Array, "n *dx"], scaling: Scaling) -> Float[Array, "n *dx"]:
+    if scaling.x_knots:
+        return _scale_by_rank(x, scaling)
     shape = x.shape[1:]
     mean, std = (jnp.array(values).reshape(shape) for values in (scaling.x_mean, scaling.x_std))
     return (x - jnp.broadcast_to(mean, x.shape)) / jnp.broadcast_to(std, x.shape)
+
+
+def _scale_by_rank(x: Float[Array, "n *dx"], scaling: Scaling) -> Float[Array, "n *dx"]:
+    """Ranks among the training inputs, on a uniform scale of mean 0 and spread 1; at its ends beyond their range."""
+    knots, ranks = (jnp.array(values, dtype=x.dtype) for values in (scaling.x_knots, scaling.x_ranks))
+    columns = x.reshape(x.shape[0], len(scaling.x_knots))
+    rank = jax.vmap(jnp.interp, in_axes=(1, 0, 0), out_axes=1)(columns, knots, ranks)
+    return (math.sqrt(3) * (2 * rank - 1)).reshape(x.shape)

@@ -201,7 +201,9 @@ class Config:
         if self.lattice_channels and self.cross_attention:
             raise SettingError("--lattice-channels and --cross-attention are two ways to read the support; take one.")
         if self.lattice_channels and spec.lattice is None:
-            raise SettingError("--lattice-channels needs inputs on a lattice, such as pixels; leave it out otherwise.")
+            raise SettingError(
+                "--lattice-channels needs inputs on a lattice, such as pixels, not standardised; else leave it out."
+            )
 
     def _check_images(self, spec: TaskSpec) -> None:
         if (self.proto_head or self.reads == "prototypes") and not (reads_images(spec) and spec.target == "class"):

@@ -2,7 +2,7 @@
 
 from stmaml.errors import SettingError
 from stmaml.recipes import celeba, completion, plain_multi, regression2d, weather
-from stmaml.recipes.base import Experiment, Modelling, build_learner
+from stmaml.recipes.base import Experiment, InputScale, Modelling, build_learner, measured_scaling
 
 __all__ = [
     "PUBLISHED",
@@ -10,8 +10,10 @@ __all__ = [
     "PUBLISHED_FAMILIES",
     "RECIPES",
     "Experiment",
+    "InputScale",
     "Modelling",
     "build_learner",
+    "measured_scaling",
     "presets",
     "recipe",
 ]

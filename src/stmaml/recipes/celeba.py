@@ -11,7 +11,7 @@ from stmaml.training import TrainConfig
 
 
 def _celeba(method: str, learner: MethodConfig) -> Experiment:
-    """Pairs of attributes, 5 pictures with and 5 without, asked about as many; 64,000 tasks, pictures mirrored at random.
+    """Pairs of attributes, 5 pictures with and 5 without, asked about as many; 64,000 tasks, mirrored at random.
 
     The paper does not say how it was trained here: network, inner loop and Adam's step are those of Plain-Multi.
     Validation looks at log-probabilities of mixtures, since it is mixtures of models that tests look at.
