@@ -190,6 +190,14 @@ def test_ranks_keep_shape_and_single_precision_under_vmap():
     assert seen(scaling, np.zeros((0, 2))).shape == (0, 2)
 
 
+def test_inputs_of_fewer_digits_have_the_same_ranks():
+    scaling = ranked(skewed())
+    x = jnp.array([[0, 1], [2, 3], [5, 4]])
+    got = _seen(scaling, x.astype(jnp.bfloat16))
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, seen(scaling, np.asarray(x)), rtol=1e-6)
+
+
 def test_a_learner_learns_and_answers_from_ranks(key):
     """Its loss, and its predictions in original units, are the plain learner's on inputs scaled by NumPy."""
     rows = skewed()

@@ -12,8 +12,11 @@ def no_width_told(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+@pytest.mark.parametrize("columns", [None, "", "many"])
 @pytest.mark.parametrize("stderr", [False, True])
-def test_a_line_for_a_file_is_not_folded(capsys, stderr):
+def test_a_line_for_a_file_is_not_folded(capsys, monkeypatch, stderr, columns):
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
     assert 80 < len(LONG) < FILE_WIDTH
     plain_console(stderr=stderr).print(LONG)
     printed = capsys.readouterr()

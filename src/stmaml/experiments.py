@@ -135,7 +135,7 @@ def meta_train(
     Args:
         method: a name of METHODS, for its default settings, or the settings themselves.
         val: where held-out tasks come from; by default `source` too, under another key.
-        standardise: scale inputs and real targets by their means and spreads over the tasks.
+        standardise: scale inputs (see `input_scale`) and real targets by their means and spreads over the tasks.
         noise_model: how the spread of real targets is modelled (see TaskSpec.noise).
         input_scale: `quantiles` scales inputs by their ranks, which suits heavy tails and gaps coded as numbers.
     """

@@ -89,7 +89,7 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Means and standard deviations of inputs and targets over the training tasks, or quantiles of inputs."""
+    """Means and standard deviations of inputs and targets over the training tasks, and quantiles where asked for."""
 
     x_mean: tuple[float, ...]
     x_std: tuple[float, ...]

@@ -235,7 +235,10 @@ def _dims(shape: tuple[int, ...]) -> str:
 
 
 def measure_scaling(source: TaskSource, *, by_rank: bool = False, num_tasks: int = 2000, seed: int = 0) -> Scaling:
-    """Means and standard deviations of inputs and targets over tasks of `source`; `by_rank`, also quantiles."""
+    """Means and standard deviations of inputs and targets over queries of `source`.
+
+    `by_rank`: also quantiles of inputs, of the support too, since few rows leave the ends of a range unseen.
+    """
     frozen = freeze(source, num_tasks, seed=seed, name="scaling")
     if isinstance(source, DrawingSource):  # a few hundred images tell as much
         num_tasks = min(num_tasks, max(1, SCALING_BYTES // frozen.task_bytes))

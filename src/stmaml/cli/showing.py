@@ -11,5 +11,5 @@ FILE_WIDTH = 240
 
 def plain_console(*, stderr: bool = False) -> Console:
     """A console that prints every text as it stands: `speed [km/h]` from somebody's table is no style."""
-    told = "COLUMNS" in os.environ or (sys.stderr if stderr else sys.stdout).isatty()
+    told = os.environ.get("COLUMNS", "").isdigit() or (sys.stderr if stderr else sys.stdout).isatty()
     return Console(stderr=stderr, markup=False, emoji=False, width=None if told else FILE_WIDTH)

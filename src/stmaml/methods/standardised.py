@@ -13,7 +13,7 @@ from stmaml.tasks import Examples, Scaling, Task
 
 
 class Standardised(AbstractMetaLearner):
-    """A learner that sees inputs and real targets of mean 0 and spread 1, and answers in the original units.
+    """A learner that sees inputs and real targets of mean 0 and spread 1, or ranks, and answers in the original units.
 
     Its loss is in standardised units.
     """
@@ -73,7 +73,7 @@ def _scale_inputs(x: Float[Array, "n *dx"], scaling: Scaling) -> Float[Array, "n
 
 def _scale_by_rank(x: Float[Array, "n *dx"], scaling: Scaling) -> Float[Array, "n *dx"]:
     """Ranks among the training inputs, on a uniform scale of mean 0 and spread 1; at its ends beyond their range."""
-    knots, ranks = (jnp.array(values, dtype=x.dtype) for values in (scaling.x_knots, scaling.x_ranks))
-    columns = x.reshape(x.shape[0], len(scaling.x_knots))
+    knots, ranks = (jnp.array(values, dtype=jnp.float32) for values in (scaling.x_knots, scaling.x_ranks))
+    columns = x.reshape(x.shape[0], len(scaling.x_knots)).astype(jnp.float32)  # as whole numbers, ranks would be 0 or 1
     rank = jax.vmap(jnp.interp, in_axes=(1, 0, 0), out_axes=1)(columns, knots, ranks)
     return (math.sqrt(3) * (2 * rank - 1)).reshape(x.shape)

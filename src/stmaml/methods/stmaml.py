@@ -202,7 +202,8 @@ class Config:
             raise SettingError("--lattice-channels and --cross-attention are two ways to read the support; take one.")
         if self.lattice_channels and spec.lattice is None:
             raise SettingError(
-                "--lattice-channels needs inputs on a lattice, such as pixels, not standardised; else leave it out."
+                "--lattice-channels needs inputs on a lattice, such as pixels, that are not standardised: leave out "
+                "--lattice-channels or --standardise."
             )
 
     def _check_images(self, spec: TaskSpec) -> None:

@@ -20,7 +20,7 @@ class Modelling:
     """How a method sees inputs and targets, the same for every method."""
 
     standardise: bool = False
-    """Scale inputs and targets to mean 0 and spread 1 over the training tasks."""
+    """Scale inputs and targets to mean 0 and spread 1 over the training tasks (inputs: see `input_scale`)."""
     noise_model: NoiseModel = "residual"
     """The spread of real targets: fitted to residuals beside a squared error (residual), fixed, learned as one number,
     or predicted for each input."""
