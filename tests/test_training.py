@@ -404,6 +404,15 @@ def test_the_step_size_follows_the_schedule(key):
     np.testing.assert_allclose(watch.heights[40], [warm.sum() + cool.sum()], rtol=1e-4)
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+def test_a_warm_up_takes_a_quarter_of_a_short_training_at_most(schedule, key):
+    watch = Notebook()
+    climb(climbing(schedule=schedule, warmup=1000, steps=40), key, observer=watch)
+    warm = 0.1 * np.arange(10) / 10
+    rest = 0.1 * (1 + np.cos(np.pi * np.arange(30) / 30)) / 2 if schedule == "cosine" else np.full(30, 0.1)
+    np.testing.assert_allclose(watch.heights[40], [warm.sum() + rest.sum()], rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [("steps", 0, "--steps must be at least 1; got 0"), ("outer_lr", 0.0, "--outer-lr must be above 0; got 0.0")],

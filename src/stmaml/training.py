@@ -42,7 +42,7 @@ class TrainConfig:
     schedule: Literal["cosine", "constant"] = "cosine"
     """How the step size goes on: down to zero along a half cosine, or level."""
     warmup: int = 0
-    """Steps over which the step size first rises from zero."""
+    """Steps over which the step size first rises from zero; a quarter of all steps at most."""
     clip_norm: float = 10.0
     """Bound on the norm of the outer gradient."""
     val_every: int = 1000
@@ -414,17 +414,12 @@ def unbundle(bundle: State, count: int) -> list[State]:
 
 
 def _optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    warmup = min(config.warmup, config.steps // 4)  # a recipe's training made short is no warm-up alone
+    start = 0.0 if warmup else config.outer_lr
     if config.schedule == "cosine":
-        schedule = optax.warmup_cosine_decay_schedule(
-            0.0 if config.warmup else config.outer_lr,
-            config.outer_lr,
-            config.warmup,
-            max(config.steps, config.warmup + 1),
-        )
+        schedule = optax.warmup_cosine_decay_schedule(start, config.outer_lr, warmup, config.steps)
     else:
-        schedule = optax.warmup_constant_schedule(
-            0.0 if config.warmup else config.outer_lr, config.outer_lr, config.warmup
-        )
+        schedule = optax.warmup_constant_schedule(start, config.outer_lr, warmup)
     # One vector instead of many small arrays: fewer operations, which is what small networks wait for.
     return optax.flatten(optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.adam(schedule)))
 

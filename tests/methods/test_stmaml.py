@@ -1,6 +1,7 @@
 """ST-MAML against the one-file reference, and each of its switches on its own."""
 
 import dataclasses
+import re
 
 import equinox as eqx
 import jax
@@ -343,6 +344,36 @@ def test_sigma_has_its_floor_and_form(form, top, task, key):
     np.testing.assert_allclose(sigma, 0.1 + 0.9 * squashed, rtol=1e-5)
     assert (sigma > 0.1).all()
     assert (sigma < top).all()
+
+
+@pytest.mark.parametrize("form", ["softplus", "sigmoid"])
+def test_sigma_starts_where_it_is_told(form, task, key):
+    """Where the codes of the pairs are 0, sigma is the start; the mean of z does not know of it."""
+    settings = dataclasses.replace(PAPER, std_form=form, z_hidden=())
+    far, near = (c.build(SPEC, key=key) for c in (settings, dataclasses.replace(settings, std_start=0.25)))
+    nothing = jnp.zeros((3, _pairs(task).shape[1])), jnp.ones(3)  # the pair encoder has no bias at the start
+    np.testing.assert_allclose(near.phi(*nothing).sigma, 0.25, rtol=1e-5)
+    assert (np.asarray(far.phi(*nothing).sigma) > 0.5).all()
+    np.testing.assert_array_equal(near.task_distribution(task.support).mu, far.task_distribution(task.support).mu)
+
+
+@pytest.mark.parametrize(
+    ("form", "start", "message"),
+    [
+        ("softplus", 0.1, "--std-start must be above 0.1; got 0.1."),
+        ("sigmoid", 1.0, "--std-start must be above 0.1 and below 1; got 1."),
+        ("softplus", float("nan"), "--std-start must be above 0.1; got nan."),
+        ("softplus", float("inf"), "--std-start must be above 0.1; got inf."),
+    ],
+)
+def test_a_start_of_sigma_that_it_cannot_have_is_refused(form, start, message, key):
+    with pytest.raises(SettingError, match=re.escape(message)):
+        build(dataclasses.replace(PAPER, std_form=form, std_start=start), key)
+
+
+def test_the_deterministic_form_has_no_sigma_to_start(key):
+    learner = build(dataclasses.replace(PAPER, stochastic=False, std_start=0.2), key)
+    assert learner.phi.sigma is None
 
 
 def _pairs(task: Task):

@@ -94,6 +94,9 @@ class Config:
     """Bound on each element of their inner gradient; none if not given."""
     std_form: StdForm = "softplus"
     """How sigma is made positive."""
+    std_start: float | None = None
+    """What sigma is near when training starts: about 0.7 if not given, which drowns z until its mean has grown; just
+    above its floor of 0.1 for tasks of many examples."""
     kl_weight: float | None = None
     """Weight of KL(q || p) beside the mean loss of the query; if not given, one over the number of query examples,
     which makes the loss minus the ELBO of one example."""
@@ -138,6 +141,7 @@ class Config:
             num_heads=self.num_heads,
             stochastic=self.stochastic,
             std_form=self.std_form,
+            std_start=self.std_start,
             key=phi_key,
         )
         gate_in = self.z_size + (pair_size if self.gate == "set-mlp" else 0)
@@ -203,7 +207,7 @@ class Config:
         if self.lattice_channels and spec.lattice is None:
             raise SettingError(
                 "--lattice-channels needs inputs on a lattice, such as pixels, that are not standardised: leave out "
-                "--lattice-channels or --standardise."
+                "--lattice-channels, or add --no-standardise."
             )
 
     def _check_images(self, spec: TaskSpec) -> None:

@@ -1,6 +1,7 @@
 """Task encoders: a labelled set in, a Gaussian over the task variable z out."""
 
 import itertools
+import math
 from typing import Literal
 
 import equinox as eqx
@@ -15,6 +16,7 @@ from stmaml.nets.layers import MLP, Linear
 from stmaml.tasks import weighted_mean
 
 StdForm = Literal["softplus", "sigmoid"]
+STD_FLOOR = 0.1
 
 
 class DiagonalNormal(eqx.Module):
@@ -55,12 +57,14 @@ class TaskEncoder(eqx.Module):
         num_heads: int = 8,
         stochastic: bool = True,
         std_form: StdForm = "softplus",
+        std_start: float | None = None,
         key: PRNGKeyArray,
     ):
         """`pair_size` counts the numbers of one (x, y); a deterministic encoder has no sigma.
 
         `post` are the widths of ReLU layers between r and the heads, the rho of deep sets; `attention` counts layers
-        in which the pairs look at each other before the mean.
+        in which the pairs look at each other before the mean; `std_start` is what sigma starts near, about 0.7 if not
+        given.
         """
         if attention < 0:
             raise SettingError(f"--attention counts layers, so it must be at least 0; got {attention}.")
@@ -78,6 +82,9 @@ class TaskEncoder(eqx.Module):
         self.mu = Linear(widths[-1], z_size, init="glorot", key=mu_key)
         self.sigma = Linear(widths[-1], z_size, init="glorot", key=sigma_key) if stochastic else None
         self.std_form = std_form
+        if self.sigma is not None and std_start is not None:
+            bias = jnp.full(z_size, _std_bias(std_start, std_form))
+            self.sigma = eqx.tree_at(lambda layer: layer.bias, self.sigma, bias)
 
     def embed(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> Float[Array, " r"]:
         """r, the mean of the pairs' codes: a mean, so that r does not grow with the shot count."""
@@ -95,4 +102,14 @@ class TaskEncoder(eqx.Module):
         if self.sigma is None:
             return DiagonalNormal(mu, jnp.zeros_like(mu))
         squash = jax.nn.softplus if self.std_form == "softplus" else jax.nn.sigmoid
-        return DiagonalNormal(mu, 0.1 + 0.9 * squash(self.sigma(r)))  # a standard deviation, at least 0.1
+        return DiagonalNormal(mu, STD_FLOOR + (1 - STD_FLOOR) * squash(self.sigma(r)))  # a standard deviation
+
+
+def _std_bias(std: float, form: StdForm) -> float:
+    """The bias of sigma's head at which sigma is `std` for r = 0."""
+    top = 1.0 if form == "sigmoid" else math.inf
+    if not STD_FLOOR < std < top:
+        below = "" if math.isinf(top) else f" and below {top:g}"
+        raise SettingError(f"--std-start must be above {STD_FLOOR}{below}; got {std:g}.")
+    share = (std - STD_FLOOR) / (1 - STD_FLOOR)
+    return math.log(share / (1 - share)) if form == "sigmoid" else math.log(math.expm1(share))
