@@ -242,6 +242,12 @@ def test_force_trains_again(stmaml, tmp_path):
     assert (read_npz(Run(folder).learner_path)["theta.head.weight"] != first).any()
 
 
+def test_a_warm_up_cut_short_is_told(stmaml, tmp_path):
+    code, _, err = stmaml("train", *TINY_MAML, "--steps", "20", "--warmup", "1000", "--run", tmp_path / "run")
+    assert code == 0
+    assert "the step size rises over 5 steps, a quarter of 20, instead of --warmup 1,000" in " ".join(err.split())
+
+
 def test_a_run_that_diverges_exits_with_code_3(stmaml, tmp_path):
     wild = ["--outer-lr", "1e30", "--inner-lr", "1e30", "--run", tmp_path / "wild"]
     code, _, err = stmaml("train", *TINY_MAML, *wild)

@@ -264,5 +264,5 @@ def test_standardised_pixels_are_no_lattice(key):
     benchmark = Benchmark(source, source, source, families=("all",), test_name="pixels")
     scaling = Scaling((0.5, 0.5), (0.3, 0.3), (0.0,), (1.0,))
     build_learner(CONFIG, benchmark, Modelling(), key=key)
-    with pytest.raises(SettingError, match="not standardised"):
+    with pytest.raises(SettingError, match="not standardised: leave out --lattice-channels, or add --no-standardise"):
         build_learner(CONFIG, benchmark, Modelling(standardise=True), key=key, scaling=scaling)

@@ -89,6 +89,11 @@ class TrainConfig:
         if self.memory is not None:
             parse_size(self.memory)
 
+    @property
+    def rise(self) -> int:
+        """Steps of warm-up: `warmup`, unless a training made short would be little else."""
+        return min(self.warmup, self.steps // 4)
+
 
 class State(eqx.Module):
     """All that a training run needs to go on: what a checkpoint holds."""
@@ -414,12 +419,11 @@ def unbundle(bundle: State, count: int) -> list[State]:
 
 
 def _optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    warmup = min(config.warmup, config.steps // 4)  # a recipe's training made short is no warm-up alone
-    start = 0.0 if warmup else config.outer_lr
+    start = 0.0 if config.rise else config.outer_lr
     if config.schedule == "cosine":
-        schedule = optax.warmup_cosine_decay_schedule(start, config.outer_lr, warmup, config.steps)
+        schedule = optax.warmup_cosine_decay_schedule(start, config.outer_lr, config.rise, config.steps)
     else:
-        schedule = optax.warmup_constant_schedule(start, config.outer_lr, warmup)
+        schedule = optax.warmup_constant_schedule(start, config.outer_lr, config.rise)
     # One vector instead of many small arrays: fewer operations, which is what small networks wait for.
     return optax.flatten(optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.adam(schedule)))
 

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -32,6 +33,7 @@ from stmaml.evaluation import among, evaluate
 from stmaml.inner import InnerLoop
 from stmaml.methods import stmaml
 from stmaml.methods.base import AbstractMetaLearner, predict
+from stmaml.recipes import recipe
 from stmaml.tasks import TaskBatch
 from stmaml.training import TrainConfig, fit
 from tests.idx_files import grey, idx_bytes, write_digits, write_family, write_idx
@@ -356,6 +358,20 @@ def test_the_data_are_found_below_the_folder_in_the_environment(digits, tmp_path
     (tmp_path / "digits").symlink_to(digits)
     monkeypatch.setenv("STMAML_DATA", str(tmp_path))
     assert Config(shots=2).build().families == ("mnist", "fashion-mnist", "kmnist")
+
+
+# Recipes.
+
+
+def test_the_released_preset_is_that_of_the_authors():
+    """What the preset `paper` has beyond their code, it does not have."""
+    released: Any = recipe("completion", "st-maml", "released")
+    assert released.learner.z_hidden == ()
+    assert released.learner.std_start is None
+    assert released.learner.code_clamp is None
+    assert released.learner.inner == InnerLoop(inner_lr=5e-3, inner_steps=3, inner_clamp=10.0)
+    assert not released.modelling.standardise
+    assert released.training.warmup == 0
 
 
 # Nothing leaks.

@@ -346,14 +346,16 @@ def test_sigma_has_its_floor_and_form(form, top, task, key):
     assert (sigma < top).all()
 
 
-@pytest.mark.parametrize("form", ["softplus", "sigmoid"])
-def test_sigma_starts_where_it_is_told(form, task, key):
+@pytest.mark.parametrize(("form", "start"), [("softplus", 0.25), ("sigmoid", 0.25), ("softplus", 900.0)])
+def test_sigma_starts_where_it_is_told(form, start, task, key):
     """Where the codes of the pairs are 0, sigma is the start; the mean of z does not know of it."""
     settings = dataclasses.replace(PAPER, std_form=form, z_hidden=())
-    far, near = (c.build(SPEC, key=key) for c in (settings, dataclasses.replace(settings, std_start=0.25)))
+    far, near = (c.build(SPEC, key=key) for c in (settings, dataclasses.replace(settings, std_start=start)))
     nothing = jnp.zeros((3, _pairs(task).shape[1])), jnp.ones(3)  # the pair encoder has no bias at the start
-    np.testing.assert_allclose(near.phi(*nothing).sigma, 0.25, rtol=1e-5)
-    assert (np.asarray(far.phi(*nothing).sigma) > 0.5).all()
+    np.testing.assert_allclose(near.phi(*nothing).sigma, start, rtol=1e-5)
+    np.testing.assert_allclose(
+        far.phi(*nothing).sigma, 0.1 + 0.9 * (np.log(2) if form == "softplus" else 0.5), rtol=1e-5
+    )
     np.testing.assert_array_equal(near.task_distribution(task.support).mu, far.task_distribution(task.support).mu)
 
 
@@ -372,8 +374,10 @@ def test_a_start_of_sigma_that_it_cannot_have_is_refused(form, start, message, k
 
 
 def test_the_deterministic_form_has_no_sigma_to_start(key):
-    learner = build(dataclasses.replace(PAPER, stochastic=False, std_start=0.2), key)
-    assert learner.phi.sigma is None
+    settings = dataclasses.replace(PAPER, stochastic=False)
+    assert build(dataclasses.replace(settings, std_start=0.2), key).phi.sigma is None
+    with pytest.raises(SettingError, match=re.escape("--std-start must be above 0.1; got 0.05")):
+        build(dataclasses.replace(settings, std_start=0.05), key)
 
 
 def _pairs(task: Task):

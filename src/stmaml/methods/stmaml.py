@@ -95,8 +95,8 @@ class Config:
     std_form: StdForm = "softplus"
     """How sigma is made positive."""
     std_start: float | None = None
-    """What sigma is near when training starts: about 0.7 if not given, which drowns z until its mean has grown; just
-    above its floor of 0.1 for tasks of many examples."""
+    """What sigma is near when training starts: 0.7 if not given (0.55 for sigmoid), which drowns z until its mean has
+    grown. Worth a trial just above its floor of 0.1."""
     kl_weight: float | None = None
     """Weight of KL(q || p) beside the mean loss of the query; if not given, one over the number of query examples,
     which makes the loss minus the ELBO of one example."""

@@ -63,8 +63,8 @@ class TaskEncoder(eqx.Module):
         """`pair_size` counts the numbers of one (x, y); a deterministic encoder has no sigma.
 
         `post` are the widths of ReLU layers between r and the heads, the rho of deep sets; `attention` counts layers
-        in which the pairs look at each other before the mean; `std_start` is what sigma starts near, about 0.7 if not
-        given.
+        in which the pairs look at each other before the mean; `std_start` is what sigma starts near, 0.7 if not
+        given (0.55 for `sigmoid`).
         """
         if attention < 0:
             raise SettingError(f"--attention counts layers, so it must be at least 0; got {attention}.")
@@ -82,9 +82,13 @@ class TaskEncoder(eqx.Module):
         self.mu = Linear(widths[-1], z_size, init="glorot", key=mu_key)
         self.sigma = Linear(widths[-1], z_size, init="glorot", key=sigma_key) if stochastic else None
         self.std_form = std_form
-        if self.sigma is not None and std_start is not None:
-            bias = jnp.full(z_size, _std_bias(std_start, std_form))
-            self.sigma = eqx.tree_at(lambda layer: layer.bias, self.sigma, bias)
+        if std_start is None:
+            return
+        bias = _std_bias(std_start, std_form)  # refuses what cannot be, whether there is a sigma or not
+        if self.sigma is not None:
+            self.sigma = eqx.tree_at(
+                lambda layer: layer.bias, self.sigma, replace_fn=lambda old: jnp.full_like(old, bias)
+            )
 
     def embed(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> Float[Array, " r"]:
         """r, the mean of the pairs' codes: a mean, so that r does not grow with the shot count."""
@@ -112,4 +116,6 @@ def _std_bias(std: float, form: StdForm) -> float:
         below = "" if math.isinf(top) else f" and below {top:g}"
         raise SettingError(f"--std-start must be above {STD_FLOOR}{below}; got {std:g}.")
     share = (std - STD_FLOOR) / (1 - STD_FLOOR)
-    return math.log(share / (1 - share)) if form == "sigmoid" else math.log(math.expm1(share))
+    if form == "sigmoid":
+        return math.log(share / (1 - share))
+    return share + math.log(-math.expm1(-share))  # log(expm1(share)), which would overflow
