@@ -409,7 +409,11 @@ def test_the_step_size_follows_the_schedule(schedule, warmup, rise, key):
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
-    [("steps", 0, "--steps must be at least 1; got 0"), ("outer_lr", 0.0, "--outer-lr must be above 0; got 0.0")],
+    [
+        ("steps", 0, "--steps must be at least 1; got 0"),
+        ("warmup", -5, "--warmup must be at least 0; got -5"),
+        ("outer_lr", 0.0, "--outer-lr must be above 0; got 0.0"),
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(name, value, message):
     with pytest.raises(SettingError, match=message):

@@ -60,6 +60,14 @@ def _clip(gradient: Array, limit: float) -> Array:
     return jax.lax.clamp(-typed, gradient, typed)  # jnp.clip splits ties in its derivative, at 5-10 % of a meta-step
 
 
+def check_descent(name: str, lr: float, clamp: float | None) -> None:
+    """Refuses a rate `--NAME-lr` or a bound `--NAME-clamp` that no descent can have."""
+    if not 0 <= lr < math.inf:
+        raise SettingError(f"--{name}-lr must be a number of at least 0; got {lr}.")
+    if clamp is not None and not clamp > 0:
+        raise SettingError(f"--{name}-clamp must be above 0, or none; got {clamp}.")
+
+
 def bound(clamp: float | None) -> float:
     """A clamp as a number: infinite for none."""
     return math.inf if clamp is None else clamp
@@ -83,10 +91,7 @@ class InnerLoop:
     def __post_init__(self):
         if self.inner_steps < 0:
             raise SettingError(f"--inner-steps must be at least 0; got {self.inner_steps}.")
-        if not 0 <= self.inner_lr < math.inf:
-            raise SettingError(f"--inner-lr must be a number of at least 0; got {self.inner_lr}.")
-        if self.inner_clamp is not None and not self.inner_clamp > 0:
-            raise SettingError(f"--inner-clamp must be above 0, or none; got {self.inner_clamp}.")
+        check_descent("inner", self.inner_lr, self.inner_clamp)
 
     def __call__(
         self,

@@ -78,6 +78,8 @@ class TrainConfig:
         ):
             if getattr(self, name) < 1:
                 raise SettingError(f"--{name.replace('_', '-')} must be at least 1; got {getattr(self, name)}.")
+        if self.warmup < 0:
+            raise SettingError(f"--warmup must be at least 0; got {self.warmup}.")
         for name in ("outer_lr", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise SettingError(f"--{name.replace('_', '-')} must be above 0; got {getattr(self, name)}.")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stmaml.errors import SettingError
 from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, predict
 from stmaml.tasks import Examples, Task, TaskSpec, pad
@@ -61,6 +63,14 @@ def mean_of(learner: AbstractMetaLearner, support: Examples, x, key):
 def test_every_method_has_a_small_version():
     """The tests below cover all of METHODS."""
     assert sorted(SMALL) == sorted(METHODS)
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", [name for name in sorted(SMALL) if hasattr(SMALL[name], "kl_weight")])
+def test_a_kl_weight_that_makes_no_sense_is_refused(name, weight, key):
+    settings: Any = SMALL[name]
+    with pytest.raises(SettingError, match=f"--kl-weight must be a number of at least 0; got {weight}"):
+        dataclasses.replace(settings, kl_weight=weight).build(SPECS["real"], key=key)
 
 
 @pytest.mark.parametrize(("target", "name"), GRADIENTS)

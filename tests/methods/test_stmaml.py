@@ -373,6 +373,19 @@ def test_a_start_of_sigma_that_it_cannot_have_is_refused(form, start, message, k
         build(dataclasses.replace(PAPER, std_form=form, std_start=start), key)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"code_lr": -1.0}, "--code-lr must be a number of at least 0; got -1.0."),
+        ({"code_lr": float("nan")}, "--code-lr must be a number of at least 0; got nan."),
+        ({"code_clamp": 0.0}, "--code-clamp must be above 0, or none; got 0.0."),
+    ],
+)
+def test_rates_and_bounds_that_make_no_sense_are_refused(changes, message, key):
+    with pytest.raises(SettingError, match=re.escape(message)):
+        dataclasses.replace(PAPER, **changes).build(SPEC, key=key)
+
+
 def test_the_deterministic_form_has_no_sigma_to_start(key):
     settings = dataclasses.replace(PAPER, stochastic=False)
     assert build(dataclasses.replace(settings, std_start=0.2), key).phi.sigma is None

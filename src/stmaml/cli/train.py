@@ -149,13 +149,14 @@ def _train(runs: list[Run], *, tensorboard: bool) -> None:
     folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
     where = f"{experiment.method} on {experiment.benchmark} -> {folder}"
     stop = StopRequest()
-    if experiment.training.rise < experiment.training.warmup:
-        steps, rise, warmup = experiment.training.steps, experiment.training.rise, experiment.training.warmup
+    training = experiment.training
+    if training.rise < training.warmup:
         console.print(
-            f"the step size rises over {rise:,} steps, a quarter of {steps:,}, instead of --warmup {warmup:,}"
+            f"the step size rises over {training.rise:,} steps, a quarter of {training.steps:,}, "
+            f"instead of --warmup {training.warmup:,}"
         )
     try:
-        bar = TrainingBar(console, experiment.training, where)
+        bar = TrainingBar(console, training, where)
         with stop_requests(stop), bar, contextlib.ExitStack() as closing:
             events = _event_files(runs, closing) if tensorboard else ()
             closing.enter_context(listening(saying(console)))

@@ -1,6 +1,7 @@
 """The interface of a method: `loss` for training, `adapt` for use."""
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stmaml.errors import SettingError
 from stmaml.likelihoods import AbstractLikelihood
 from stmaml.nets.conv import ConvBody
 from stmaml.prediction import AbstractOutcome, Prediction
@@ -176,6 +178,12 @@ def class_means(
     counts = code * jnp.broadcast_to(weight[:, None], code.shape)
     means = jax.vmap(lambda of_class: weighted_mean(features, of_class))(counts.T)
     return means, (counts.sum(0) > 0).astype(features.dtype)
+
+
+def check_kl_weight(given: float | None) -> None:
+    """Refuses a weight that would reward distance between posterior and prior, or is no number."""
+    if given is not None and not 0 <= given < math.inf:
+        raise SettingError(f"--kl-weight must be a number of at least 0; got {given}.")
 
 
 def kl_weight(given: float | None, query: Examples) -> Float[Array, ""]:

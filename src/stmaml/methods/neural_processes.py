@@ -28,6 +28,7 @@ from stmaml.methods.base import (
     AbstractMetaLearner,
     Metrics,
     NetPredictor,
+    check_kl_weight,
     class_means,
     features_of,
     image_features,
@@ -158,6 +159,7 @@ def _with_latent_path(
     key: PRNGKeyArray,
 ) -> "NeuralProcess":
     """The learner with `path` beside a fresh latent path, and a decoder that reads both."""
+    check_kl_weight(settings.kl_weight)
     latent_key, decoder_key = jr.split(key)
     likelihood = likelihood_for(spec)
     pair_size = spec.x_size + likelihood.code_size

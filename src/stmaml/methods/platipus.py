@@ -17,7 +17,15 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.inner import InnerLoop
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, outputs, sample_predictors, settle
+from stmaml.methods.base import (
+    AbstractMetaLearner,
+    Metrics,
+    NetPredictor,
+    check_kl_weight,
+    outputs,
+    sample_predictors,
+    settle,
+)
 from stmaml.nets.backbone import BaseLearner, base_learner
 from stmaml.nets.conv import Conv
 from stmaml.nets.set_encoder import DiagonalNormal
@@ -43,6 +51,7 @@ class Config:
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "PLATIPUS":
         """A fresh PLATIPUS for tasks like `spec`."""
+        check_kl_weight(self.kl_weight)
         likelihood = likelihood_for(spec)
         mu_theta = base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=key)
         num_weights = ravel_pytree(mu_theta)[0].size

@@ -18,12 +18,13 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.errors import SettingError
-from stmaml.inner import InnerLoop, bound
+from stmaml.inner import InnerLoop, bound, check_descent
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
 from stmaml.methods.base import (
     AbstractMetaLearner,
     Metrics,
     NetPredictor,
+    check_kl_weight,
     class_means,
     kl_weight,
     outputs,
@@ -190,6 +191,8 @@ class Config:
     def _check(self, spec: TaskSpec) -> None:
         self._check_images(spec)
         self._check_lattice(spec)
+        check_descent("code", self.inner.inner_lr if self.code_lr is None else self.code_lr, self.code_clamp)
+        check_kl_weight(self.kl_weight)
         if self.prior_draws is None:
             return
         if self.prior_draws < 1:
