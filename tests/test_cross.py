@@ -14,7 +14,7 @@ from stmaml.inner import InnerLoop
 from stmaml.methods import stmaml
 from stmaml.methods.base import pairs
 from stmaml.nets.attention import AttentionBlock
-from stmaml.nets.cross import Lookup
+from stmaml.nets.cross import Lookup, Reader
 from stmaml.nets.learner import Learner
 from stmaml.tasks import Examples, TaskSpec, pad
 from tests.methods.small import gradients, small_task, untouched
@@ -48,6 +48,16 @@ def norm(rows: np.ndarray, layer: eqx.nn.LayerNorm) -> np.ndarray:
     return scaled * np.asarray(layer.weight) + np.asarray(layer.bias)
 
 
+def read(rows: np.ndarray, reader: Reader) -> np.ndarray:
+    if reader.waves is not None:
+        rates = np.exp(np.asarray(reader.waves.log_rates))
+        fading = 0.7 ** np.arange(rates.shape[1])
+        angles = rows[:, :, None] * rates
+        waves = [(fading * wave).reshape(len(rows), -1) for wave in (np.sin(angles), np.cos(angles))]
+        rows = np.concatenate([rows, *waves], axis=1)
+    return perceptron(rows, reader)
+
+
 def perceptron(rows: np.ndarray, mlp) -> np.ndarray:
     for i, layer in enumerate(mlp.layers):
         rows = rows @ np.asarray(layer.weight) + np.asarray(layer.bias)
@@ -77,10 +87,12 @@ def layer_by_hand(block: AttentionBlock, rows: np.ndarray, seen: np.ndarray) -> 
     return rows + perceptron(norm(rows, block.norms[1]), block.revise)
 
 
-def test_the_answers_are_those_of_a_transformer_written_out_in_numpy(lookup, xy, x):
+@pytest.mark.parametrize("octaves", [0, 3])
+def test_the_answers_are_those_of_a_transformer_written_out_in_numpy(octaves, xy, x):
+    lookup = eqx.filter_jit(Lookup)(2, 3, SIZE, layers=2, num_heads=HEADS, octaves=octaves, key=jr.key(3))
     first, second = lookup.blocks
-    seen = perceptron(np.asarray(xy), lookup.pair)
-    rows = layer_by_hand(first, perceptron(np.asarray(x), lookup.ask), seen)
+    seen = read(np.asarray(xy), lookup.pair)
+    rows = layer_by_hand(first, read(np.asarray(x), lookup.ask), seen)
     rows = layer_by_hand(second, rows, layer_by_hand(first, seen, seen))
     np.testing.assert_allclose(answers(lookup, xy, jnp.ones(5), x), norm(rows, lookup.norm), rtol=1e-4, atol=1e-5)
 
@@ -112,6 +124,10 @@ def test_sizes_that_cannot_be_are_refused(key):
         Lookup(2, 3, 8, layers=-1, num_heads=2, key=key)
     with pytest.raises(SettingError, match="3 heads must divide the sizes of keys and values, which are 8 and 8"):
         Lookup(2, 3, 8, layers=1, num_heads=3, key=key)
+    with pytest.raises(SettingError, match="--cross-waves counts octaves, so it must be at least 0; got -2"):
+        Lookup(2, 3, 8, layers=1, num_heads=2, octaves=-2, key=key)
+    with pytest.raises(SettingError, match="read by cross-attention: add --cross-attention 3"):
+        stmaml.Config(cross_waves=9).build(SPEC, key=key)
 
 
 # In ST-MAML.
@@ -184,7 +200,9 @@ def test_padding_and_order_of_the_support_change_nothing(learner, key):
     np.testing.assert_allclose(logits(learner, other, task.query.x, key), want, rtol=1e-3, atol=1e-4)
 
 
-def test_every_parameter_learns(learner, key):
+@pytest.mark.parametrize("octaves", [0, 2])
+def test_every_parameter_learns(octaves, key):
+    learner = eqx.filter_jit(dataclasses.replace(CONFIG, cross_waves=octaves).build)(SPEC, key=jr.key(0))
     tasks = jax.vmap(lambda key: small_task(SPEC, key=key))(jr.split(key, 4))
     assert untouched(gradients(learner, tasks, key=key)) == []
 

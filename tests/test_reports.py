@@ -358,6 +358,7 @@ def test_the_papers_figure_stands_beside_the_papers_method_and_conditions_only(t
         ({"z_size": 3}, None),
         ({"inputs": "rich"}, None),
         ({"preset": "best"}, None),
+        ({"preset": "tuned"}, None),
         ({"preset": "released"}, "86.56 ± 4.89"),
         ({"preset": "released", "augment": False}, "100.27 ± 5.87"),
     ],

@@ -47,6 +47,18 @@ def test_the_weather_table_also_has_what_a_practitioner_would_use():
     assert {"support-mean", "ridge", "gaussian-process", "ridge-seasonal", *boosting} < names
 
 
+def test_the_weather_table_compares_tuned_methods_on_the_same_inputs_and_base_learner():
+    rows = {cell.name: cell.experiment for cell in method_rows("weather", BUDGETS["weather"]["paper"])}
+    ours, theirs = (dataclasses.asdict(rows[name]) for name in ("st-maml-tuned", "maml-tuned"))
+    assert ours["task"] == theirs["task"] == dataclasses.asdict(rows["maml"].task)
+    assert ours["learner"]["hidden"] == theirs["learner"]["hidden"] == (100, 100)
+    assert ours["modelling"]["standardise"]
+    assert theirs["modelling"]["standardise"]
+    seen = {name: rows[name].training.steps * rows[name].training.tasks_per_batch for name in rows}
+    assert seen["maml-tuned"] >= seen["st-maml-tuned"]
+    assert "maml-tuned" not in {cell.name for cell in cells("weather", BUDGETS["weather"]["cpu"], task={})}
+
+
 def test_a_budget_and_changed_tasks_reach_every_row():
     for cell in method_rows("regression2d", BUDGETS["regression2d"]["cpu"], task={"input_range": (-5.0, 5.0)}):
         assert cell.experiment.training.steps == 4_000

@@ -1,11 +1,13 @@
 """Coordinates as waves: against NumPy's sines, and what they can tell apart."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stmaml.errors import SettingError
-from stmaml.nets.waves import octaves_for, waves
+from stmaml.nets.waves import FADING, LearntWaves, octaves_for, waves
 
 
 def test_waves_are_sines_and_cosines_of_doubling_rates_beside_the_coordinates():
@@ -38,6 +40,31 @@ def test_neighbours_are_far_apart_and_all_points_differ():
     assert apart[~np.eye(28, dtype=bool)].min() >= steps.min() * 0.99
 
 
+def test_learnt_waves_start_as_the_fixed_ones_fading():
+    x = jnp.asarray([[0.0, -1.3], [0.25, 2.5], [0.3, 0.9]])
+    learnt = LearntWaves(2, 4)
+    fading = np.concatenate([np.ones(2), np.tile(FADING ** np.arange(4.0), 4)])
+    got = np.asarray(learnt(x))
+    assert got.shape == (3, learnt.size)
+    np.testing.assert_allclose(got, fading * np.asarray(waves(x, 4)), atol=1e-4)
+
+
+def test_the_rates_of_learnt_waves_follow_the_gradient_of_finite_differences():
+    x = jnp.asarray([[0.2, -0.7], [1.1, 0.4]])
+    learnt, pull = LearntWaves(2, 2), jnp.cos(jnp.arange(20.0)).reshape(2, 10)
+
+    def score(log_rates) -> jax.Array:
+        return (eqx.tree_at(lambda w: w.log_rates, learnt, log_rates)(x) * pull).sum()
+
+    gradient = jax.grad(score)(learnt.log_rates)
+    for at in np.ndindex(2, 2):
+        nudge = jnp.zeros((2, 2)).at[at].set(1e-2)
+        slope = (score(learnt.log_rates + nudge) - score(learnt.log_rates - nudge)) / 2e-2
+        np.testing.assert_allclose(gradient[at], slope, rtol=2e-2, atol=2e-3)
+
+
 def test_no_octaves_are_refused():
+    with pytest.raises(SettingError, match="at least one octave; got 0"):
+        LearntWaves(2, 0)
     with pytest.raises(SettingError, match="at least one octave; got 0"):
         waves(jnp.zeros((1, 2)), 0)

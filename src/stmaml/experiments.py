@@ -248,9 +248,9 @@ def load_experiment(run: Run) -> Experiment:
         ) from error
 
 
-def load_run(folder: Path | str) -> tuple[Experiment, AbstractMetaLearner]:
-    """A run's settings and its best learner."""
-    return _load(Run(Path(folder)))
+def load_run(folder: Path | str, *, data: str | None = None) -> tuple[Experiment, AbstractMetaLearner]:
+    """A run's settings and its best learner; `data` says where its benchmark's files lie now."""
+    return _load(Run(Path(folder)), data=data)
 
 
 def load_pretrained(benchmark: str = "regression2d") -> AbstractMetaLearner:

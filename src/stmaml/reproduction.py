@@ -25,7 +25,7 @@ from stmaml.experiments import (
 )
 from stmaml.methods import METHODS
 from stmaml.provenance import provenance
-from stmaml.recipes import Experiment, presets, recipe
+from stmaml.recipes import BEYOND, Experiment, presets, recipe
 from stmaml.runs import Run, held_runs
 from stmaml.training import Observer
 
@@ -52,7 +52,7 @@ class Budget:
     val_tasks: int | None = None
     """Validation tasks; those of the recipe if not given."""
     own_pace: bool = False
-    """Whether the `best` presets are rows, each trained as long as its recipe says. They are many times larger, so
+    """Whether the presets of `BEYOND` are rows, each trained as long as its recipe says. They are many times larger, so
     smaller budgets leave them out unless they are named, and then train them as long as the other rows."""
     sweep: bool = False
     """Whether ST-MAML and its `best` preset are also tested with fewer and with more examples, where a benchmark says
@@ -132,17 +132,18 @@ def cells(
     main: Any = recipe(benchmark, "st-maml")
     ablated = [Cell(n, replace(main, learner=replace(main.learner, **changes))) for n, changes in ABLATIONS.items()]
     trained = [Cell(cell.name, _within(cell.experiment, budget, task)) for cell in (*plain, *ablated)]
-    best = [Cell(f"{m}-best", recipe(benchmark, m, "best")) for m in METHODS if "best" in presets(benchmark, m)]
-    trained += [Cell(cell.name, _within(cell.experiment, budget, task, own_pace=True)) for cell in best]
+    wanted = [(m, preset) for preset in BEYOND for m in METHODS if preset in presets(benchmark, m)]
+    large = [Cell(f"{m}-{preset}", recipe(benchmark, m, preset)) for m, preset in wanted]
+    trained += [Cell(cell.name, _within(cell.experiment, budget, task, own_pace=True)) for cell in large]
     rows = [*trained, *_baselines(benchmark, budget, task)]
     if unknown := sorted(set(only) - {cell.name for cell in rows}):
         raise SettingError(f"there is no row '{unknown[0]}'; choose among: {', '.join(cell.name for cell in rows)}.")
-    usual = {cell.name for cell in rows} - ({cell.name for cell in best} if not budget.own_pace else set())
+    usual = {cell.name for cell in rows} - ({cell.name for cell in large} if not budget.own_pace else set())
     return [cell for cell in rows if cell.name in (only or usual)]
 
 
 def _within(experiment: Any, budget: Budget, task: dict[str, Any], *, own_pace: bool = False) -> Experiment:
-    """The experiment within the budget; in the full one, a `best` preset has its own number of steps and tasks."""
+    """The experiment within the budget; in the full one, a preset of `BEYOND` has its own number of steps and tasks."""
     if own_pace and budget.own_pace:
         budget = replace(budget, steps=None, tasks_per_batch=None)
     wanted = {

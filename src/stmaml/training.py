@@ -19,6 +19,7 @@ from stmaml.errors import SettingError
 from stmaml.evaluation import evaluate, scored
 from stmaml.memory import budget_for, choose, is_image, largest_divisor, parse_size, recomputing, usual_chunk
 from stmaml.methods.base import AbstractMetaLearner
+from stmaml.optimizers import OptimizerName, optimizer
 from stmaml.tasks import Task, TaskBatch
 
 USUAL_METRICS = {"real": ("mse", "nll"), "binary": ("bce", "nll"), "class": ("accuracy", "nll")}
@@ -38,7 +39,10 @@ class TrainConfig:
     tasks_per_batch: int = 25
     """Tasks m in a meta-step."""
     outer_lr: float = 1e-3
-    """Adam's step size (gamma_2)."""
+    """The optimizer's step size (gamma_2)."""
+    optimizer: OptimizerName = "adam"
+    """Adam, or Muon, whose steps turn weight matrices by orthogonal ones: worth a trial with attention, at a rate three
+    to six times as high."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """How the step size goes on: down to zero along a half cosine, or level."""
     warmup: int = 0
@@ -420,14 +424,13 @@ def unbundle(bundle: State, count: int) -> list[State]:
     return [jax.tree.map(lambda leaf, i=i: leaf[i], bundle) for i in range(count)]
 
 
-def _optimizer(config: TrainConfig) -> optax.GradientTransformation:
+def _optimizer(config: TrainConfig) -> optax.GradientTransformationExtraArgs:
     start = 0.0 if config.rise else config.outer_lr
     if config.schedule == "cosine":
         schedule = optax.warmup_cosine_decay_schedule(start, config.outer_lr, config.rise, config.steps)
     else:
         schedule = optax.warmup_constant_schedule(start, config.outer_lr, config.rise)
-    # One vector instead of many small arrays: fewer operations, which is what small networks wait for.
-    return optax.flatten(optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.adam(schedule)))
+    return optimizer(config.optimizer, schedule, clip_norm=config.clip_norm)
 
 
 def _data_key(key: PRNGKeyArray, step: Any) -> PRNGKeyArray:
@@ -471,7 +474,7 @@ def _run_many(bundle: State, source: Any, keys: Key[Array, " l"], steps: Int[Arr
 def meta_step(
     state: State, batch: TaskBatch, config: TrainConfig, *, key: PRNGKeyArray
 ) -> tuple[State, tuple[Float[Array, ""], dict[str, Float[Array, ""]]]]:
-    """One step of Adam on the mean loss of a batch of tasks (Algorithm 1, line 12)."""
+    """One step of the optimizer on the mean loss of a batch of tasks (Algorithm 1, line 12)."""
 
     @eqx.filter_value_and_grad(has_aux=True)
     def mean_loss(learner: AbstractMetaLearner, tasks: Task, keys: Key[Array, " m"]):
@@ -480,7 +483,8 @@ def meta_step(
 
     keys = jr.split(key, batch.family.shape[0])
     (loss, metrics), grads = _in_turns(mean_loss, state.learner, batch.tasks, keys, config.task_chunk)
-    updates, opt_state = _optimizer(config).update(grads, state.opt_state)
+    params = eqx.filter(state.learner, eqx.is_inexact_array)
+    updates, opt_state = _optimizer(config).update(grads, state.opt_state, params)
     updates = jax.tree.map(lambda update: state.rate * update, updates)
     learner = eqx.apply_updates(state.learner, updates)
     return State(learner, opt_state, state.rate, state.best), (loss, metrics)

@@ -539,6 +539,38 @@ def test_training_draws_fewer_shots_if_asked(folder):
     assert (np.asarray(draw(built.test, 5).tasks.support.weight) == 1).all()
 
 
+@pytest.mark.parametrize("inputs_", ["paper", "rich"])
+def test_dates_of_a_training_task_move_together_and_nothing_else_does(inputs_, folder):
+    plain = config(folder, inputs=inputs_).build()
+    moving = config(folder, inputs=inputs_, date_shift=3).build()
+    before, after = (draw(built.train, 200).tasks for built in (plain, moving))
+    names = RICH_INPUTS if inputs_ == "rich" else PAPER_INPUTS
+    dated = np.isin(names, ("DATE", "SIN1", "COS1", "SIN2", "COS2"))
+    shifts = []
+    for part in ("support", "query"):
+        old, new = (np.asarray(getattr(tasks, part).x) for tasks in (before, after))
+        np.testing.assert_array_equal(old[:, :, ~dated], new[:, :, ~dated])
+        np.testing.assert_array_equal(getattr(before, part).y, getattr(after, part).y)
+        days = np.round((new - old)[:, :, 0] * 364.5)  # right for years of 365 and of 366 days
+        shifts.append(np.where(np.abs(days) > 300, np.nan, days))  # over the end of the year: the next test
+    together = np.concatenate(shifts, axis=1)
+    np.testing.assert_array_equal(np.nanmin(together, axis=1), np.nanmax(together, axis=1))
+    assert set(np.nanmax(together, axis=1).tolist()) == {-3, -2, -1, 0, 1, 2, 3}
+    for split in ("val", "test"):
+        want, got = (draw(getattr(built, split), 5) for built in (plain, moving))
+        np.testing.assert_array_equal(got.tasks.query.x, want.tasks.query.x)
+
+
+@pytest.mark.parametrize("last_day", [364, 365])
+def test_a_moved_date_runs_over_the_end_of_its_year(last_day):
+    """The last day of a year and two more is its second day, and two before its first day the last but one."""
+    zero = jnp.zeros(1, dtype=jnp.int32)
+    for features in (paper(), rich()):
+        for day, shift, lands in ((last_day, 2, 1), (0, -2, last_day - 1)):
+            moved = features(table(day=day, last_day=last_day), zero, zero, jnp.array(shift))
+            np.testing.assert_allclose(moved, features(table(day=lands, last_day=last_day), zero, zero), atol=1e-6)
+
+
 def test_bands_of_latitude():
     latitudes = np.array([0.0, -23.4, 23.5, -66.4, 66.5, -90.0, np.nan])
     assert [BANDS[i] for i in bands(latitudes)] == [
@@ -625,6 +657,8 @@ def test_seasons_can_be_learnt(folder):
         ({"min_shots": 11}, r"--min-shots must lie between 0 and --shots \(10\); got 11"),
         ({"shots": 366}, "--shots must be at most 365"),
         ({"test_query_size": 357}, "--test-query-size must be at most 356"),
+        ({"date_shift": -1}, "--date-shift must lie between 0 and 182 days; got -1"),
+        ({"date_shift": 183}, "--date-shift must lie between 0 and 182 days; got 183"),
         ({"inputs": "rich", "handling": "released"}, "--inputs rich needs --handling correct"),
     ],
 )

@@ -64,6 +64,9 @@ class Config:
     """The paper's sixteen inputs, or these with gaps marked, seasons as waves and what two pressures tell."""
     handling: Handling = "correct"
     """Defects of the files mended, or left as the authors' code leaves them."""
+    date_shift: int = 0
+    """Move the dates of each training task by up to this many days, all by as many, to and fro: a learner then knows
+    the seasons, not what the weather was on some day of the years it was trained on. For use in other years."""
     min_days: int = 40
     """Leave out files with fewer days that have a temperature."""
     file_list: str | None = None
@@ -77,6 +80,8 @@ class Config:
                 raise SettingError(f"--{name.replace('_', '-')} must be at least 1; got {getattr(self, name)}.")
         if self.min_shots is not None and not 0 <= self.min_shots <= self.shots:
             raise SettingError(f"--min-shots must lie between 0 and --shots ({self.shots}); got {self.min_shots}.")
+        if not 0 <= self.date_shift < YEAR_DAYS // 2:
+            raise SettingError(f"--date-shift must lie between 0 and {YEAR_DAYS // 2 - 1} days; got {self.date_shift}.")
         for name, most in (("shots", YEAR_DAYS - 1), ("test_query_size", YEAR_DAYS - USUAL_SHOTS)):
             if getattr(self, name) > most:
                 flag = f"--{name.replace('_', '-')}"
@@ -270,23 +275,30 @@ class Weather(eqx.Module):
         day_key, shots_key = jr.split(key)
         shots, size = self.settings.shots, self.settings.query_size
         count = self.days.count[file]
-        order = shuffled(count, key=day_key)
-        support = self._examples(file, order[count - 1 - jnp.arange(shots)], self._shot_weights(shots_key))
+        order, shift = shuffled(count, key=day_key), self._shift(jr.fold_in(key, 2))
+        support = self._examples(file, order[count - 1 - jnp.arange(shots)], self._shot_weights(shots_key), shift)
         real = jnp.arange(size) < count - shots
         chosen = order[jnp.minimum(jnp.arange(size), count - 1)]
-        return Task(support, self._examples(file, chosen, real.astype(float)))
+        return Task(support, self._examples(file, chosen, real.astype(float), shift))
 
-    def _examples(self, file: Int[Array, ""], chosen: Int[Array, " n"], weight: Float[Array, " n"]) -> Examples:
+    def _shift(self, key: PRNGKeyArray) -> Int[Array, ""] | None:
+        """Days by which a task's dates are moved."""
+        most = self.settings.date_shift
+        return jr.randint(key, (), -most, most + 1, dtype=jnp.int32) if most and self.training else None
+
+    def _examples(
+        self, file: Int[Array, ""], chosen: Int[Array, " n"], weight: Float[Array, " n"], shift: Int[Array, ""] | None
+    ) -> Examples:
         rows = self.days.first[file] + chosen.astype(jnp.int32)
-        x, y = self._rows(rows, jnp.full(rows.shape, file))
+        x, y = self._rows(rows, jnp.full(rows.shape, file), shift)
         real = weight[:, None] > 0
         return Examples(jnp.where(real, x, 0), jnp.where(real, y, 0), weight)
 
     def _rows(
-        self, rows: Int[Array, " n"], files: Int[Array, " n"]
+        self, rows: Int[Array, " n"], files: Int[Array, " n"], shift: Int[Array, ""] | None = None
     ) -> tuple[Float[Array, "n dx"], Float[Array, "n 1"]]:
         y = self.days.readings[rows, 0].astype(jnp.float32) / COLUMNS[0].scale
-        return self.features(self.days, rows, files), y[:, None]
+        return self.features(self.days, rows, files, shift), y[:, None]
 
     def _shot_weights(self, key: PRNGKeyArray) -> Float[Array, " n"]:
         shots, fewest = self.settings.shots, self.settings.min_shots

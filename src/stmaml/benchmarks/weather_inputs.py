@@ -107,9 +107,13 @@ class Features(eqx.Module):
         """What the inputs are."""
         return PAPER_INPUTS if self.inputs == "paper" else RICH_INPUTS
 
-    def __call__(self, days: Days, rows: Int[Array, " n"], files: Int[Array, " n"]) -> Float[Array, "n dx"]:
-        """The inputs of some rows of `days`, of which the files are known."""
+    def __call__(
+        self, days: Days, rows: Int[Array, " n"], files: Int[Array, " n"], shift: Int[Array, ""] | None = None
+    ) -> Float[Array, "n dx"]:
+        """The inputs of some rows of `days`, of which the files are known; their dates moved by `shift` days."""
         day = days.day[rows].astype(jnp.float32)
+        if shift is not None:
+            day = jnp.mod(day + shift, days.last_day[files] + 1)
         last_day = days.last_day[files] if self.handling == "correct" else jnp.full_like(day, RELEASED_LAST_DAY)
         date = (day / last_day)[:, None]
         flags = jnp.asarray(flag_table(self.handling))[days.flags[rows].astype(jnp.int32)]

@@ -60,6 +60,9 @@ class Config:
     cross_attention: int = 0
     """Layers in which each input looks at the support, beyond the paper; what it finds there, as many numbers as r has,
     joins the base learner's inputs. 0 is none."""
+    cross_waves: int = 0
+    """Octaves of waves in which cross-attention reads each number, beside the number itself; their rates are learnt.
+    For standardised inputs of which small differences matter, 9 is worth a trial. 0 is none."""
     lattice_channels: int = 0
     """For inputs on a lattice, such as pixels, beyond the paper: channels of a convolutional network that reads the
     support as a picture with gaps; as many numbers, read where an input lies, join the base learner's inputs. 0 is
@@ -167,8 +170,16 @@ class Config:
         """Where inputs look the support up, and how many numbers each finds there."""
         if self.cross_attention:
             size = self.encoder[-1]
-            layers = self.cross_attention
-            return Lookup(spec.x_size, pair_size, size, layers=layers, num_heads=self.num_heads, key=key), size
+            lookup = Lookup(
+                spec.x_size,
+                pair_size,
+                size,
+                layers=self.cross_attention,
+                num_heads=self.num_heads,
+                octaves=self.cross_waves,
+                key=key,
+            )
+            return lookup, size
         if self.lattice_channels:
             assert spec.lattice is not None
             code_size = pair_size - spec.x_size
@@ -191,6 +202,8 @@ class Config:
     def _check(self, spec: TaskSpec) -> None:
         self._check_images(spec)
         self._check_lattice(spec)
+        if self.cross_waves and not self.cross_attention:
+            raise SettingError("--cross-waves are read by cross-attention: add --cross-attention 3, or leave them out.")
         check_descent("code", self.inner.inner_lr if self.code_lr is None else self.code_lr, self.code_clamp)
         check_kl_weight(self.kl_weight)
         if self.prior_draws is None:

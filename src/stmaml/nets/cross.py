@@ -12,12 +12,29 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stmaml.errors import SettingError
 from stmaml.nets.attention import AttentionBlock
 from stmaml.nets.layers import MLP
+from stmaml.nets.waves import LearntWaves
+
+
+class Reader(MLP):
+    """A small network that reads rows of numbers, and their waves if asked for."""
+
+    waves: LearntWaves | None
+
+    def __init__(self, row_size: int, size: int, octaves: int, *, key: PRNGKeyArray):
+        """From `row_size` numbers to `size`."""
+        self.waves = LearntWaves(row_size, octaves) if octaves else None
+        width = row_size if self.waves is None else self.waves.size
+        super().__init__((width, size, size), init="glorot", key=key)
+
+    def __call__(self, x: Float[Array, "n i"]) -> Float[Array, "n o"]:
+        """One output row for each input row."""
+        return super().__call__(x if self.waves is None else self.waves(x))
 
 
 class Memory(eqx.Module):
     """A labelled set, ready to be looked at by inputs."""
 
-    ask: MLP
+    ask: Reader
     blocks: tuple[AttentionBlock, ...]
     norm: eqx.nn.LayerNorm
     seen: tuple[Float[Array, "n f"], ...]
@@ -35,18 +52,30 @@ class Memory(eqx.Module):
 class Lookup(eqx.Module):
     """What inputs read from a labelled set: one vector for each input, whatever the size and order of the set."""
 
-    pair: MLP
-    ask: MLP
+    pair: Reader
+    ask: Reader
     blocks: tuple[AttentionBlock, ...]
     norm: eqx.nn.LayerNorm
 
-    def __init__(self, x_size: int, pair_size: int, size: int, *, layers: int, num_heads: int, key: PRNGKeyArray):
-        """`pair_size` counts the numbers of one (x, y), `size` those of an answer."""
+    def __init__(
+        self,
+        x_size: int,
+        pair_size: int,
+        size: int,
+        *,
+        layers: int,
+        num_heads: int,
+        octaves: int = 0,
+        key: PRNGKeyArray,
+    ):
+        """`pair_size` counts the numbers of one (x, y), `size` those of an answer, `octaves` those of their waves."""
         if layers < 1:
             raise SettingError(f"--cross-attention counts layers, so it must be at least 0; got {layers}.")
+        if octaves < 0:
+            raise SettingError(f"--cross-waves counts octaves, so it must be at least 0; got {octaves}.")
         pair_key, ask_key, block_key = jr.split(key, 3)
-        self.pair = MLP((pair_size, size, size), init="glorot", key=pair_key)
-        self.ask = MLP((x_size, size, size), init="glorot", key=ask_key)
+        self.pair = Reader(pair_size, size, octaves, key=pair_key)
+        self.ask = Reader(x_size, size, octaves, key=ask_key)
         self.blocks = tuple(AttentionBlock(size, num_heads=num_heads, key=k) for k in jr.split(block_key, layers))
         self.norm = eqx.nn.LayerNorm(size)
 

@@ -1,9 +1,14 @@
-"""Coordinates as waves: what lets a small network draw fine detail."""
+"""Numbers as waves: what lets a small network draw fine detail."""
 
+import math
+
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from stmaml.errors import SettingError
+
+FADING = 0.7  # of an octave beside the one before it; level, the finest waves drown the rest early in training
 
 
 def waves(x: Float[Array, "n d"], octaves: int) -> Float[Array, "n e"]:
@@ -21,3 +26,32 @@ def waves(x: Float[Array, "n d"], octaves: int) -> Float[Array, "n e"]:
 def octaves_for(extent: int) -> int:
     """Octaves for `extent` points from 0 to 1: the finest wave is two to four points long, which they still resolve."""
     return max(1, (extent - 1).bit_length())
+
+
+class LearntWaves(eqx.Module):
+    """Rows followed by sines and cosines of each of their numbers, at rates that start an octave apart and are learnt.
+
+    For numbers of which small differences matter as much as large ones, such as two pressures whose ratio counts.
+    """
+
+    log_rates: Float[Array, "d octaves"]
+
+    def __init__(self, size: int, octaves: int):
+        """Rows of `size` numbers; the rates start at pi, 2 pi, 4 pi ... for each of them."""
+        if octaves < 1:
+            raise SettingError(f"waves need at least one octave; got {octaves}.")
+        rates = math.log(math.pi) + math.log(2) * jnp.arange(octaves)
+        self.log_rates = jnp.tile(rates, (size, 1))
+
+    @property
+    def size(self) -> int:
+        """Numbers in a row with its waves."""
+        return self.log_rates.shape[0] + 2 * self.log_rates.size
+
+    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n e"]:
+        """Each row, then its sines, then its cosines, fading with each octave."""
+        shape = (x.shape[0], *self.log_rates.shape)
+        angles = x[:, :, None] * jnp.broadcast_to(jnp.exp(self.log_rates), shape)
+        fading = jnp.broadcast_to(FADING ** jnp.arange(shape[2]), shape)
+        parts = ((fading * wave).reshape(shape[0], -1) for wave in (jnp.sin(angles), jnp.cos(angles)))
+        return jnp.concatenate([x, *parts], axis=1)

@@ -1,5 +1,7 @@
 """Settings of the methods on temperature prediction."""
 
+from dataclasses import replace
+
 from stmaml.benchmarks import weather
 from stmaml.inner import InnerLoop
 from stmaml.methods import maml, metasgd, neural_processes, stmaml
@@ -19,6 +21,20 @@ def _paper(method: str, learner: MethodConfig, *, outer_lr: float = 3e-3) -> Exp
         task=weather.Config(),
         learner=learner,
         training=TrainConfig(steps=20_000, tasks_per_batch=50, outer_lr=outer_lr),
+    )
+
+
+def _tuned(method: str, learner: MethodConfig, *, steps: int, modelling: Modelling) -> Experiment:
+    """The paper's sixteen inputs, standardised, and its base learner; how it is trained and what reads the support is
+    free."""
+    return Experiment(
+        benchmark="weather",
+        method=method,
+        preset="tuned",
+        task=weather.Config(),
+        learner=learner,
+        modelling=modelling,
+        training=TrainConfig(steps=steps, tasks_per_batch=192, outer_lr=4e-3, optimizer="muon", warmup=300),
     )
 
 
@@ -72,6 +88,24 @@ RECIPES = (
     _paper("meta-sgd", metasgd.Config(hidden=_WIDTHS, inner=InnerLoop(inner_lr=1e-5, inner_steps=5)), outer_lr=1e-4),
     _paper("np", neural_processes.NPConfig(kl_weight=0.03)),
     _RELEASED,
+    _tuned(
+        "st-maml",
+        replace(
+            _STMAML,
+            encoder=(256, 256),
+            cross_attention=3,
+            cross_waves=9,
+            inner=InnerLoop(inner_lr=1e-3, inner_steps=5),
+        ),
+        steps=10_000,
+        modelling=Modelling(standardise=True, noise_model="predicted"),
+    ),
+    _tuned(
+        "maml",
+        maml.Config(hidden=_WIDTHS, inner=InnerLoop(inner_lr=1e-3, inner_steps=10)),
+        steps=20_000,
+        modelling=Modelling(standardise=True),
+    ),
     _best(
         "st-maml",
         stmaml.Config(

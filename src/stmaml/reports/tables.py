@@ -6,7 +6,7 @@ from typing import Any
 
 from stmaml.errors import SettingError
 from stmaml.metrics import Summary, paired_difference
-from stmaml.recipes import PUBLISHED, PUBLISHED_ABLATIONS, PUBLISHED_FAMILIES, recipe
+from stmaml.recipes import BEYOND, PUBLISHED, PUBLISHED_ABLATIONS, PUBLISHED_FAMILIES, recipe
 from stmaml.reports import rules
 from stmaml.reports.variants import (
     BAYES_LIMIT,
@@ -250,7 +250,7 @@ def _paper_key(row: Row) -> tuple[str, str, str | None] | None:
         return None
     tested = summary["settings"]
     asked = all(tested.get(name) == usual[name] for name in ("ways", "shots", "noise", "inputs") if name in usual)
-    if not asked or method["preset"] == "best" or summary.get("inner_steps") is not None:
+    if not asked or method["preset"] in BEYOND or summary.get("inner_steps") is not None:
         return None
     own = flatten(method["settings"])
     changed = {name: value for name, value in changes(config).items() if name in own}
