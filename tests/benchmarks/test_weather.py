@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import math
 import random
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -569,6 +570,21 @@ def test_a_moved_date_runs_over_the_end_of_its_year(last_day):
         for day, shift, lands in ((last_day, 2, 1), (0, -2, last_day - 1)):
             moved = features(table(day=day, last_day=last_day), zero, zero, jnp.array(shift))
             np.testing.assert_allclose(moved, features(table(day=lands, last_day=last_day), zero, zero), atol=1e-6)
+
+
+def test_the_script_that_moves_dates_moves_nothing_else(folder):
+    script = Path(__file__).parents[2] / "benchmarks" / "shifted_dates.py"
+    if not script.exists():
+        pytest.skip("benchmarks/ is not part of this copy of the sources")
+    source = config(folder).build().val
+    moved = draw(runpy.run_path(str(script), run_name="shifted")["shifted"](source, 2), 5).tasks
+    for part in ("support", "query"):
+        new, old = getattr(moved, part), getattr(draw(source, 5).tasks, part)
+        np.testing.assert_array_equal(new.y, old.y)
+        np.testing.assert_array_equal(new.x[:, :, 1:], old.x[:, :, 1:])
+        days = np.round(np.asarray(new.x - old.x)[:, :, 0] * 364.5)
+        assert np.isin(days, (2, -362, -363)).all()  # the last two over the end of the year
+        assert (days == 2).mean() > 0.9
 
 
 def test_bands_of_latitude():
