@@ -4,7 +4,7 @@ python benchmarks/shifted_dates.py RUN [RUN ...] [--data 2019.tar.xz] [--days 0 
 
 Scores a run on validation stations whose dates, of labelled and of asked days alike, are all moved by some days. A
 learner that knows the seasons loses little by a move of a few days. One that has learnt what the weather was like on
-each day of its years, from hundreds of other stations, loses nearly all it had gained by that.
+each day of its years, from thousands of other stations, loses nearly all it had gained by that.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import jax.random as jr
 
 from stmaml.benchmarks.base import freeze
 from stmaml.benchmarks.weather import Weather
+from stmaml.errors import SourceError, StmamlError
 from stmaml.evaluation import evaluate
 from stmaml.experiments import VAL_SEED, load_run
 
@@ -38,17 +39,24 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     asked = parser.parse_args()
     print(f"{'run':40}{'days':>6}" + "".join(f"{name:>22}" for name in METRICS))
-    for folder in asked.runs:
-        experiment, learner = load_run(folder, data=asked.data)
-        task = experiment.task if asked.data is None else dataclasses.replace(experiment.task, data=asked.data)
-        source = task.build().val
-        if not isinstance(source, Weather):
-            parser.error(f"{folder} is no run of the weather benchmark.")
-        for days in asked.days:
-            tasks = freeze(shifted(source, days), asked.tasks, seed=VAL_SEED, name="shifted")
-            summary = evaluate(learner, tasks, num_samples=asked.samples, key=jr.key(0)).summary()
-            cells = (f"{summary[name]['mean']:.3f} ± {summary[name]['ci95']:.3f}" for name in METRICS)
-            print(f"{str(folder)[-39:]:40}{days:>6}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
+    try:
+        for folder in asked.runs:
+            score(folder, asked)
+    except StmamlError as error:
+        parser.error(str(error))
+
+
+def score(folder: str, asked: argparse.Namespace) -> None:
+    experiment, learner = load_run(folder, data=asked.data)
+    task = experiment.task if asked.data is None else dataclasses.replace(experiment.task, data=asked.data)
+    source = task.build().val
+    if not isinstance(source, Weather):
+        raise SourceError(f"{folder} is no run of the weather benchmark.")
+    for days in asked.days:
+        tasks = freeze(shifted(source, days), asked.tasks, seed=VAL_SEED, name="shifted")
+        summary = evaluate(learner, tasks, num_samples=asked.samples, key=jr.key(0)).summary()
+        cells = (f"{summary[name]['mean']:.3f} ± {summary[name]['ci95']:.3f}" for name in METRICS)
+        print(f"{folder[-39:]:40}{days:>6}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
 
 
 if __name__ == "__main__":

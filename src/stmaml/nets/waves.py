@@ -19,8 +19,7 @@ def waves(x: Float[Array, "n d"], octaves: int) -> Float[Array, "n e"]:
     if octaves < 1:
         raise SettingError(f"waves need at least one octave; got {octaves}.")
     rates = jnp.pi * 2.0 ** jnp.arange(octaves)
-    angles = (x[:, :, None] * rates[None, None, :]).reshape(x.shape[0], -1)
-    return jnp.concatenate([x, jnp.sin(angles), jnp.cos(angles)], axis=1)
+    return _beside(x, jnp.broadcast_to(rates, (x.shape[1], octaves)), fading=1.0)
 
 
 def octaves_for(extent: int) -> int:
@@ -50,8 +49,13 @@ class LearntWaves(eqx.Module):
 
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n e"]:
         """Each row, then its sines, then its cosines, fading with each octave."""
-        shape = (x.shape[0], *self.log_rates.shape)
-        angles = x[:, :, None] * jnp.broadcast_to(jnp.exp(self.log_rates), shape)
-        fading = jnp.broadcast_to(FADING ** jnp.arange(shape[2]), shape)
-        parts = ((fading * wave).reshape(shape[0], -1) for wave in (jnp.sin(angles), jnp.cos(angles)))
-        return jnp.concatenate([x, *parts], axis=1)
+        return _beside(x, jnp.exp(self.log_rates), fading=FADING)
+
+
+def _beside(x: Float[Array, "n d"], rates: Float[Array, "d k"], *, fading: float) -> Float[Array, "n e"]:
+    """Each row, then the sines and the cosines of its numbers at their rates, each wave at `fading` of the last."""
+    shape = (x.shape[0], *rates.shape)
+    angles = x[:, :, None] * jnp.broadcast_to(rates, shape)
+    height = jnp.broadcast_to(fading ** jnp.arange(rates.shape[1]), shape)
+    parts = ((height * wave).reshape(shape[0], -1) for wave in (jnp.sin(angles), jnp.cos(angles)))
+    return jnp.concatenate([x, *parts], axis=1)
