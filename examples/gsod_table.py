@@ -23,9 +23,9 @@ from pathlib import Path
 import polars as pl
 from matplotlib.figure import Figure  # noqa: TID251
 
-from stmaml.benchmarks.groups import Sizes, split_groups
-from stmaml.fewshot.model import load_model
 from stmaml.runs import Run
+from stmaml.tables.groups import Sizes, split_groups
+from stmaml.tables.model import load_model
 
 MISSING = {
     "TEMP": 9999.9,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stmaml.errors import SettingError
-from stmaml.methods import stmaml
+from stmaml.methods import st_maml
 from stmaml.nets.attention import AttentionBlock, MultiHeadAttention
 from stmaml.nets.layers import MLP
 from stmaml.nets.set_encoder import DiagonalNormal, TaskEncoder
@@ -213,6 +213,6 @@ def test_pairs_meet_only_by_attention(encoder, xy):
 
 
 def test_heads_that_do_not_divide_the_codes_are_refused(key):
-    config = stmaml.Config(encoder=(8, 6), attention=1, num_heads=4)
+    config = st_maml.Config(encoder=(8, 6), attention=1, num_heads=4)
     with pytest.raises(SettingError, match="4 heads must divide the sizes of keys and values, which are 6 and 6"):
         eqx.filter_jit(config.build)(TaskSpec((2,), 1), key=key)

@@ -35,10 +35,10 @@ from stmaml.baselines import (
 from stmaml.baselines.base import Fitted, Spread, fit_spread
 from stmaml.baselines.boosting import boost, row_shares, simulate, squared_loss
 from stmaml.benchmarks.base import TaskSet
-from stmaml.data.progress import listening
 from stmaml.errors import SettingError, SourceError
 from stmaml.metrics import score_task
 from stmaml.prediction import CategoricalOutcome, NormalOutcome, Prediction
+from stmaml.progress import listening
 from stmaml.tasks import Examples, Task, TaskBatch, pad
 
 FEW = BoostingConfig(

@@ -22,10 +22,10 @@ from stmaml.cli import fit as fit_command
 from stmaml.cli.predict import as_csv, file_name
 from stmaml.cli.showing import plain_console
 from stmaml.cli.telling import telling
-from stmaml.fewshot import scoring
-from stmaml.fewshot.settings import Settings, default_settings
 from stmaml.runs import Run
-from tests.tables import lines, quick
+from stmaml.tables import scoring
+from stmaml.tables.settings import Settings, default_settings
+from tests.table_data import lines, quick
 
 FLAGS = ["--task", "shop", "--target", "y", "--shots", "6", "--query-size", "6", "--min-query", "2", "--method", "cnp"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
-from stmaml.methods import stmaml
+from stmaml.methods import st_maml
 from stmaml.methods.base import pairs
 from stmaml.nets.attention import AttentionBlock
 from stmaml.nets.cross import Lookup, Reader
@@ -127,13 +127,13 @@ def test_sizes_that_cannot_be_are_refused(key):
     with pytest.raises(SettingError, match="--cross-waves counts octaves, so it must be at least 0; got -2"):
         Lookup(2, 3, 8, layers=1, num_heads=2, octaves=-2, key=key)
     with pytest.raises(SettingError, match="read by cross-attention: add --cross-attention 3"):
-        stmaml.Config(cross_waves=9).build(SPEC, key=key)
+        st_maml.Config(cross_waves=9).build(SPEC, key=key)
 
 
 # In ST-MAML.
 
 SPEC = TaskSpec((2,), 1, target="binary")
-CONFIG = stmaml.Config(
+CONFIG = st_maml.Config(
     hidden=(8,),
     encoder=(8, 8),
     cross_attention=1,
@@ -146,16 +146,16 @@ CONFIG = stmaml.Config(
 
 
 @pytest.fixture(scope="module")
-def learner() -> stmaml.STMAML:
+def learner() -> st_maml.STMAML:
     return eqx.filter_jit(CONFIG.build)(SPEC, key=jr.key(0))
 
 
-def with_inner(learner: stmaml.STMAML, inner: InnerLoop) -> stmaml.STMAML:
+def with_inner(learner: st_maml.STMAML, inner: InnerLoop) -> st_maml.STMAML:
     return dataclasses.replace(learner, settings=dataclasses.replace(CONFIG, inner=inner))
 
 
 @eqx.filter_jit
-def logits(learner: stmaml.STMAML, support: Examples, x, key):
+def logits(learner: st_maml.STMAML, support: Examples, x, key):
     predictors = learner.adapt(support, num_samples=2, key=key)
     return jax.vmap(lambda predictor: predictor.net(x))(predictors)
 
@@ -208,7 +208,7 @@ def test_every_parameter_learns(octaves, key):
 
 
 def test_without_cross_attention_nothing_is_looked_up(key):
-    plain = eqx.filter_jit(stmaml.Config(hidden=(8,), encoder=(8,), h_size=3).build)(SPEC, key=key)
+    plain = eqx.filter_jit(st_maml.Config(hidden=(8,), encoder=(8,), h_size=3).build)(SPEC, key=key)
     assert plain.cross is None
     crossed = eqx.filter_eval_shape(CONFIG.build, SPEC, key=key)
     for learner, inputs in ((plain, 2 + 3), (crossed, 2 + 8 + 3)):

@@ -80,7 +80,7 @@ def test_paper_map_names_only_what_exists():
 
 
 @pytest.mark.parametrize(
-    "reference", ["inner.py:ascend", "nowhere.py", "methods/stmaml.py:STMAML.gamma", "methods/stmaml.py:q_z", "gone/"]
+    "reference", ["inner.py:ascend", "nowhere.py", "methods/st_maml.py:STMAML.gamma", "methods/st_maml.py:q_z", "gone/"]
 )
 def test_a_wrong_name_in_the_paper_map_would_be_found(reference):
     assert is_broken(reference)

@@ -11,7 +11,7 @@ from stmaml.benchmarks.base import TaskSet, freeze
 from stmaml.benchmarks.regression2d import Config, Curves
 from stmaml.evaluation import Scores, among, evaluate, trace
 from stmaml.inner import InnerLoop
-from stmaml.methods import stmaml
+from stmaml.methods import st_maml
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, predict, stack_one
 from stmaml.methods.standardised import Standardised
 from stmaml.metrics import score_task
@@ -19,7 +19,7 @@ from stmaml.prediction import CategoricalOutcome, NormalOutcome
 from stmaml.tasks import Examples, Scaling, Task, TaskBatch
 
 SOURCE = Curves(Config(shots=4, query_size=5))
-SMALL = stmaml.Config(hidden=(8,), encoder=(8,), z_size=4, h_size=3, inner=InnerLoop(inner_steps=1))
+SMALL = st_maml.Config(hidden=(8,), encoder=(8,), z_size=4, h_size=3, inner=InnerLoop(inner_steps=1))
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stmaml.benchmarks.groups import Sizes
-from stmaml.fewshot import fitting, scoring
-from stmaml.fewshot.fitting import TableConfig, finish, prepare, train
-from stmaml.fewshot.folder import RESULT, Files, create
-from stmaml.fewshot.scoring import score
+from stmaml.tables import fitting, scoring
+from stmaml.tables.fitting import TableConfig, finish, prepare, train
+from stmaml.tables.folder import RESULT, Files, create
+from stmaml.tables.groups import Sizes
+from stmaml.tables.scoring import score
 from tests.noaa_files import pack, write_station, write_year
-from tests.tables import quick
+from tests.table_data import quick
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "gsod_table.py"
 DAY = {"TEMP": 50.0, "SLP": 1010.0, "STP": 905.0, "VISIB": 9.9, "WDSP": 3.0, "MXSPD": 7.0, "PRCP": 0.1}

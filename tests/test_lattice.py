@@ -12,7 +12,7 @@ import pytest
 from stmaml.benchmarks.base import Benchmark
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
-from stmaml.methods import stmaml
+from stmaml.methods import st_maml
 from stmaml.methods.base import pairs
 from stmaml.nets.lattice import LatticeReader, draw, places
 from stmaml.nets.learner import Learner
@@ -174,7 +174,7 @@ def test_in_bfloat16_the_answers_agree_to_its_accuracy(reader, xy):
 # In ST-MAML.
 
 SPEC = TaskSpec((2,), 1, target="binary", lattice=LATTICE)
-CONFIG = stmaml.Config(
+CONFIG = st_maml.Config(
     hidden=(8,),
     encoder=(8, 8),
     lattice_channels=CHANNELS,
@@ -192,12 +192,12 @@ def pixels(*, key, queries: int = 6) -> Task:
 
 
 @pytest.fixture(scope="module")
-def learner() -> stmaml.STMAML:
+def learner() -> st_maml.STMAML:
     return eqx.filter_jit(CONFIG.build)(SPEC, key=jr.key(0))
 
 
 @eqx.filter_jit
-def logits(learner: stmaml.STMAML, support: Examples, x, key):
+def logits(learner: st_maml.STMAML, support: Examples, x, key):
     predictors = learner.adapt(support, num_samples=2, key=key)
     return jax.vmap(lambda predictor: predictor.net(x))(predictors)
 

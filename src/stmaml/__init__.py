@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stmaml.benchmarks import BENCHMARKS
     from stmaml.benchmarks.base import TaskSource
-    from stmaml.estimators import FewShotClassifier, FewShotRegressor
     from stmaml.experiments import load_pretrained, load_run, meta_train
     from stmaml.methods import METHODS
     from stmaml.methods.base import AbstractMetaLearner, predict, predict_with
     from stmaml.prediction import Prediction
+    from stmaml.tables.estimators import FewShotClassifier, FewShotRegressor
     from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
     from stmaml.training import TrainConfig
 
@@ -23,8 +23,8 @@ _HOMES = {
     "METHODS": "stmaml.methods",
     "AbstractMetaLearner": "stmaml.methods.base",
     "Examples": "stmaml.tasks",
-    "FewShotClassifier": "stmaml.estimators",
-    "FewShotRegressor": "stmaml.estimators",
+    "FewShotClassifier": "stmaml.tables.estimators",
+    "FewShotRegressor": "stmaml.tables.estimators",
     "Prediction": "stmaml.prediction",
     "Task": "stmaml.tasks",
     "TaskBatch": "stmaml.tasks",

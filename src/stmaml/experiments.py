@@ -24,7 +24,7 @@ from stmaml.provenance import provenance
 from stmaml.recipes import Experiment, InputScale, Modelling, build_learner, measured_scaling
 from stmaml.runs import Run, from_dict, held_runs, newest_common_checkpoint
 from stmaml.tasks import NoiseModel, Scaling
-from stmaml.training import Observer, State, TrainConfig, fit, initial_state, unbundle
+from stmaml.training import Observer, State, TrainConfig, initial_state, train_learners, unbundle
 
 VAL_SEED = 1
 TEST_SEED = 2
@@ -147,7 +147,7 @@ def meta_train(
     benchmark = Benchmark(source, val or source, val or source, families=("all",), test_name="own")
     learner = build_learner(config, benchmark, Modelling(standardise, noise_model, input_scale), key=init_key)
     held_out = freeze(benchmark.val, training.val_tasks, seed=VAL_SEED, name="own")
-    return fit([learner], source, held_out, training, keys=[train_key], observer=observer)[0]
+    return train_learners([learner], source, held_out, training, keys=[train_key], observer=observer)[0]
 
 
 def run_folders(folder: Path, seeds: list[int]) -> list[Run]:
@@ -205,7 +205,7 @@ def train_runs(
         run.trim_log(start[0] if start else -1)
     if start is not None and start[0] >= experiment.training.steps:
         return [run.load_learner(learner) for run, learner in zip(runs, learners, strict=True)]
-    fit(
+    train_learners(
         learners,
         benchmark.train,
         freeze(benchmark.val, experiment.training.val_tasks, seed=VAL_SEED, name=benchmark.test_name),

@@ -27,18 +27,18 @@ from stmaml.benchmarks.completion import (
     linearly_mapped,
 )
 from stmaml.data.idx import PUBLISHED_MD5
-from stmaml.data.progress import listening
 from stmaml.errors import SettingError, SourceError
 from stmaml.evaluation import among, evaluate
 from stmaml.inner import InnerLoop
-from stmaml.methods import stmaml
+from stmaml.methods import st_maml
 from stmaml.methods.base import AbstractMetaLearner, predict
+from stmaml.progress import listening
 from stmaml.recipes import recipe
 from stmaml.tasks import TaskBatch
-from stmaml.training import TrainConfig, fit
+from stmaml.training import TrainConfig, train_learners
 from tests.idx_files import grey, idx_bytes, write_digits, write_family, write_idx
 
-SMALL = stmaml.Config(
+SMALL = st_maml.Config(
     hidden=(8, 8), encoder=(8,), z_hidden=(), z_size=4, h_size=4, inner=InnerLoop(inner_lr=0.1, inner_steps=2)
 )
 
@@ -412,7 +412,7 @@ def test_tasks_are_drawn_inside_the_compiled_training_step(config, learner, key)
     assert isinstance(benchmark.train, Completion)
     assert issubclass(Completion, eqx.Module)
     val = freeze(benchmark.val, 3, seed=1, name=benchmark.test_name)
-    (trained,) = fit([learner], benchmark.train, val, training, keys=[key])
+    (trained,) = train_learners([learner], benchmark.train, val, training, keys=[key])
     before, after = jax.tree.leaves(learner), jax.tree.leaves(trained)
     assert all(np.isfinite(leaf).all() for leaf in after)
     assert any((old != new).any() for old, new in zip(before, after, strict=True))

@@ -573,7 +573,7 @@ def test_a_moved_date_runs_over_the_end_of_its_year(last_day):
 
 
 def test_the_script_that_moves_dates_moves_nothing_else(folder):
-    script = Path(__file__).parents[2] / "benchmarks" / "shifted_dates.py"
+    script = Path(__file__).parents[2] / "studies" / "shifted_dates.py"
     if not script.exists():
         pytest.skip("benchmarks/ is not part of this copy of the sources")
     source = config(folder).build().val

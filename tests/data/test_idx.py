@@ -11,8 +11,8 @@ from PIL import Image
 
 from stmaml.data import idx
 from stmaml.data.idx import Split, holds_images, read_grey_folder, read_idx, read_images, read_split
-from stmaml.data.progress import listening
 from stmaml.errors import SourceError
+from stmaml.progress import listening
 from tests.idx_files import grey, idx_bytes, write_family, write_idx
 
 BY_HAND = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3]) + bytes([1, 2, 3, 250, 251, 255])

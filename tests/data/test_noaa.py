@@ -17,9 +17,9 @@ from stmaml.data import noaa
 from stmaml.data import stations as saved_form
 from stmaml.data.noaa import read_stations
 from stmaml.data.problems import Problem
-from stmaml.data.progress import listening
 from stmaml.data.stations import COLUMNS, MISSING, NAMES, Stations
 from stmaml.errors import SourceError
+from stmaml.progress import listening
 from tests.noaa_files import HEADER, pack, station_text, write_station, write_year
 
 A, B, C = "01001099999", "72316013870", "A0000153182"

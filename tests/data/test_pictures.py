@@ -13,8 +13,8 @@ from PIL import Image
 
 from stmaml.data import pictures
 from stmaml.data.pictures import CMYK, GREY, UNREADABLE, decode_pictures, load_pictures, read_member
-from stmaml.data.progress import listening
 from stmaml.errors import SourceError
+from stmaml.progress import listening
 from tests.picture_files import colours, encoded, pack, write_picture
 
 

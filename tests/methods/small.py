@@ -7,7 +7,7 @@ import jax.random as jr
 import numpy as np
 
 from stmaml.inner import InnerLoop
-from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, protonet, stmaml
+from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import Examples, Task, TaskSpec
 
@@ -20,18 +20,18 @@ SMALL = {
     "cnp": neural_processes.CNPConfig(encoder=(8, 8), decoder=(8, 8)),
     "hsml": hsml.Config(hidden=(8, 8), sample_size=8, code_size=8, inner=INNER),
     "maml": maml.Config(hidden=(8, 8), inner=INNER),
-    "meta-sgd": metasgd.Config(hidden=(8, 8), inner=INNER),
+    "meta-sgd": meta_sgd.Config(hidden=(8, 8), inner=INNER),
     "mmaml": mmaml.Config(hidden=(8, 8), encoder=(8, 8), inner=INNER),
     "np": neural_processes.NPConfig(encoder=(8, 8), decoder=(8, 8), z_size=4, deterministic=True),
     "platipus": platipus.Config(hidden=(8, 8), inner=INNER),
     "protonet": protonet.Config(hidden=(8, 8)),
-    "st-maml": stmaml.Config(hidden=(8, 8), encoder=(8, 8), z_size=4, h_size=3, inner=INNER),
+    "st-maml": st_maml.Config(hidden=(8, 8), encoder=(8, 8), z_size=4, h_size=3, inner=INNER),
 }
 VARIANTS = {
-    "st-maml-attention": stmaml.Config(
+    "st-maml-attention": st_maml.Config(
         hidden=(8,), encoder=(8, 8), attention=1, num_heads=2, z_hidden=(), z_size=4, h_size=3, inner=ONE_STEP
     ),
-    "st-maml-mixture": stmaml.Config(
+    "st-maml-mixture": st_maml.Config(
         hidden=(8,), encoder=(8, 8), prior_draws=2, z_hidden=(), z_size=4, h_size=3, inner=ONE_STEP
     ),
 }

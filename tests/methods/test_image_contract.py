@@ -11,7 +11,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from stmaml.methods import METHODS, stmaml
+from stmaml.methods import METHODS, st_maml
 from stmaml.methods.base import AbstractMetaLearner, predict
 from stmaml.nets.conv import Conv, NormMode
 from stmaml.runs import load_arrays, save_arrays
@@ -20,7 +20,7 @@ from tests.methods.small import ONE_STEP, SMALL, untouched
 
 SPEC = TaskSpec((6, 6, 2), 3, target="class")
 VARIANTS = {
-    "st-maml-beyond": stmaml.Config(
+    "st-maml-beyond": st_maml.Config(
         encoder=(8,),
         z_hidden=(),
         z_size=4,

@@ -7,11 +7,11 @@ from jaxtyping import Array, Float
 
 from stmaml.baselines.base import Baseline, Normal, numpy_tasks
 from stmaml.benchmarks.base import TaskSet
-from stmaml.data.progress import tell
 from stmaml.errors import SettingError
 from stmaml.evaluation import Scores, ordered
 from stmaml.metrics import score_task
 from stmaml.prediction import AbstractOutcome, CategoricalOutcome, NormalOutcome, Prediction
+from stmaml.progress import tell
 from stmaml.tasks import TaskBatch
 
 

@@ -21,10 +21,10 @@ from stmaml.benchmarks.base import Benchmark, Showcase
 from stmaml.benchmarks.floors import Floor
 from stmaml.data.folders import data_folder
 from stmaml.data.idx import holds_images, read_images
-from stmaml.data.progress import tell
 from stmaml.errors import SettingError, SourceError
 from stmaml.metrics import Summary, summarise
 from stmaml.nets.waves import octaves_for, waves
+from stmaml.progress import tell
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec, pad
 
 PAPER_FAMILIES = ("mnist", "fashion-mnist", "kmnist")

@@ -13,7 +13,6 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from stmaml.calibration import caution
 from stmaml.cli import fail, nearest
 from stmaml.cli.evaluate import without_nan
 from stmaml.cli.folders import check_folder
@@ -22,12 +21,13 @@ from stmaml.cli.progress import TrainingBar
 from stmaml.cli.showing import plain_console
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.cli.telling import telling
-from stmaml.data.tables import read_table
-from stmaml.fewshot.fitting import Prepared, TableConfig, finish, prepare, train
-from stmaml.fewshot.folder import RESULT, Files, TableRun, check_free, create, reopen
-from stmaml.fewshot.scoring import NOMINAL, score
-from stmaml.fewshot.settings import Preset, build, default_settings
 from stmaml.methods import METHODS
+from stmaml.tables.calibration import caution
+from stmaml.tables.fitting import Prepared, TableConfig, finish, prepare, train
+from stmaml.tables.folder import RESULT, Files, TableRun, check_free, create, reopen
+from stmaml.tables.reading import read_table
+from stmaml.tables.scoring import NOMINAL, score
+from stmaml.tables.settings import Preset, build, default_settings
 from stmaml.training import Diverged, Interrupted
 
 SHOWN = ("accuracy", "mse", "nll", "crps", "coverage90", "width90")

@@ -15,13 +15,13 @@ from stmaml.cli.folders import check_adapted, check_folder
 from stmaml.cli.parsing import parse
 from stmaml.cli.showing import plain_console
 from stmaml.cli.telling import telling
-from stmaml.data.progress import Listener
-from stmaml.data.schema import Schema
-from stmaml.data.tables import PARQUET_ENDINGS, Reading, read_table
 from stmaml.errors import SettingError, SourceError
-from stmaml.fewshot.adapted import DEFAULT_LEVELS, Answer, load_adapted
-from stmaml.fewshot.model import FewShotModel, load_model
+from stmaml.progress import Listener
 from stmaml.runs import write_bytes, writing
+from stmaml.tables.adapted import DEFAULT_LEVELS, Answer, load_adapted
+from stmaml.tables.model import FewShotModel, load_model
+from stmaml.tables.reading import PARQUET_ENDINGS, Reading, read_table
+from stmaml.tables.schema import Schema
 
 DIGITS = 7  # of single precision, in which all is computed
 

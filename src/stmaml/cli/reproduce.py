@@ -18,7 +18,7 @@ from stmaml.cli.showing import plain_console
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.cli.telling import open_benchmark, telling
 from stmaml.cli.train import saying
-from stmaml.data.progress import listening
+from stmaml.progress import listening
 from stmaml.reports import write_report
 from stmaml.reproduction import BUDGETS, BaselineCell, Budget, BudgetName, Cell, cells, run_baseline, run_cell
 from stmaml.training import Diverged, Interrupted

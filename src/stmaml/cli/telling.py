@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stmaml.benchmarks.base import Benchmark, BenchmarkConfig
-from stmaml.data.progress import Listener, listening
+from stmaml.progress import Listener, listening
 
 
 def open_benchmark(task: BenchmarkConfig, console: Console) -> Benchmark:

@@ -17,10 +17,10 @@ from stmaml.cli.progress import TrainingBar
 from stmaml.cli.showing import plain_console
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.cli.telling import open_benchmark
-from stmaml.data.progress import Listener, listening
 from stmaml.errors import SettingError
 from stmaml.experiments import create_runs, load_experiment, train_runs
 from stmaml.methods import METHODS
+from stmaml.progress import Listener, listening
 from stmaml.recipes import Experiment, Modelling, presets, recipe
 from stmaml.runs import Run, find_runs
 from stmaml.training import Diverged, Interrupted, Observer, TrainConfig

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from stmaml.data.progress import tell
 from stmaml.errors import SourceError
+from stmaml.progress import tell
 
 Part = Literal["train", "t10k"]
 

@@ -20,9 +20,9 @@ import numpy as np
 from stmaml.data.archives import members
 from stmaml.data.folders import cache_folder
 from stmaml.data.problems import Problems
-from stmaml.data.progress import tell
 from stmaml.data.stations import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP, Column, Stations
 from stmaml.errors import SourceError
+from stmaml.progress import tell
 
 if TYPE_CHECKING:  # a machine that only opens what was read before needs no polars
     import polars as pl

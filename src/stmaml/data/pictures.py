@@ -21,8 +21,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from stmaml.data.archives import members
 from stmaml.data.folders import cache_folder
 from stmaml.data.problems import Problem, Problems
-from stmaml.data.progress import tell
 from stmaml.errors import SourceError
+from stmaml.progress import tell
 
 Channels = Literal["rgb", "grey"]
 

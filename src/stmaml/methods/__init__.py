@@ -1,6 +1,6 @@
 """The methods, by the names the command line uses."""
 
-from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, protonet, stmaml
+from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml
 from stmaml.methods.base import MethodConfig
 
 METHODS: dict[str, type[MethodConfig]] = {
@@ -10,10 +10,10 @@ METHODS: dict[str, type[MethodConfig]] = {
     "cnp": neural_processes.CNPConfig,
     "hsml": hsml.Config,
     "maml": maml.Config,
-    "meta-sgd": metasgd.Config,
+    "meta-sgd": meta_sgd.Config,
     "mmaml": mmaml.Config,
     "np": neural_processes.NPConfig,
     "platipus": platipus.Config,
     "protonet": protonet.Config,
-    "st-maml": stmaml.Config,
+    "st-maml": st_maml.Config,
 }

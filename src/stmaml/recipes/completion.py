@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from stmaml.benchmarks import completion
 from stmaml.inner import InnerLoop
-from stmaml.methods import maml, neural_processes, stmaml
+from stmaml.methods import maml, neural_processes, st_maml
 from stmaml.methods.base import MethodConfig
 from stmaml.nets.conv import Conv
 from stmaml.recipes.base import Experiment, Modelling
@@ -56,7 +56,7 @@ def _best(method: str, learner: MethodConfig) -> Experiment:
 
 
 # Step sizes, KL weight, where sigma starts and the layer before z: searches on validation images (docs/completion.md).
-_STMAML = stmaml.Config(
+_STMAML = st_maml.Config(
     hidden=_WIDTHS,
     encoder=_ENCODER,
     z_hidden=(128,),
@@ -94,7 +94,7 @@ RECIPES = (
     _completion("st-maml", _RELEASED, preset="released", warmup=0, query_size=None, standardise=False),
     _best(
         "st-maml",
-        stmaml.Config(
+        st_maml.Config(
             hidden=(128, 128),
             encoder=(256, 256),
             lattice_channels=64,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from stmaml.benchmarks import plain_multi
 from stmaml.inner import InnerLoop
-from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, protonet, stmaml
+from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml
 from stmaml.methods.base import MethodConfig
 from stmaml.nets.conv import Conv
 from stmaml.recipes.base import Experiment
@@ -40,7 +40,7 @@ def _plain_multi(
 # Sizes of HSML and ARML are those of their authors' scripts for this benchmark; of the task encoder the paper gives two
 # blocks of 6 channels and a two-layer network, and no width. Its KL weight was chosen on validation tasks
 # (docs/plain-multi.md).
-STMAML = stmaml.Config(
+STMAML = st_maml.Config(
     conv=CONV,
     encoder=(128, 128),
     z_hidden=(),
@@ -53,7 +53,7 @@ STMAML = stmaml.Config(
 RECIPES = (
     _plain_multi("st-maml", STMAML),
     _plain_multi("maml", maml.Config(conv=CONV, inner=INNER)),
-    _plain_multi("meta-sgd", metasgd.Config(conv=CONV, inner=INNER)),
+    _plain_multi("meta-sgd", meta_sgd.Config(conv=CONV, inner=INNER)),
     # Where the kernel keeps five particles apart, each moves by a fifth of the step: so it moves by 0.01 too.
     _plain_multi(
         "bmaml", bmaml.Config(conv=CONV, num_particles=5, meta_loss="query", inner=replace(INNER, inner_lr=5e-2))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from stmaml.benchmarks import regression2d
 from stmaml.inner import InnerLoop
-from stmaml.methods import arml, bmaml, hsml, maml, metasgd, mmaml, neural_processes, platipus, stmaml
+from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, st_maml
 from stmaml.methods.base import MethodConfig
 from stmaml.recipes.base import Experiment, Modelling
 from stmaml.training import TrainConfig
@@ -14,7 +14,7 @@ def _regression2d(method: str, learner: MethodConfig, *, outer_lr: float = 3e-3,
     """2D regression as in the paper's text.
 
     Inner and outer step sizes, inner steps and KL weights come from one grid on validation tasks of both input ranges,
-    the same for all methods (benchmarks/search.py, docs/results.md). Methods with a posterior that reads the query do
+    the same for all methods (studies/search.py, docs/results.md). Methods with a posterior that reads the query do
     better with the authors' 10 training queries than with the text's 40: it then stays closer to the prior.
     """
     return Experiment(
@@ -31,11 +31,11 @@ def _inner(inner_lr: float, inner_steps: int = 10) -> InnerLoop:
     return InnerLoop(inner_lr=inner_lr, inner_steps=inner_steps)
 
 
-_STMAML = stmaml.Config(z_hidden=(80, 80), kl_weight=0.003, inner=_inner(3e-3))
+_STMAML = st_maml.Config(z_hidden=(80, 80), kl_weight=0.003, inner=_inner(3e-3))
 _PAPER = [
     _regression2d("st-maml", _STMAML, query_size=10),
     _regression2d("maml", maml.Config(inner=_inner(3e-3))),
-    _regression2d("meta-sgd", metasgd.Config(inner=_inner(3e-2, 5))),
+    _regression2d("meta-sgd", meta_sgd.Config(inner=_inner(3e-2, 5))),
     _regression2d("bmaml", bmaml.Config(num_particles=5, inner=_inner(1e-1))),
     _regression2d("platipus", platipus.Config(kl_weight=0.05, inner=_inner(1e-3))),
     _regression2d("mmaml", mmaml.Config(inner=_inner(3e-3))),
@@ -50,7 +50,7 @@ _RELEASED = Experiment(
     method="st-maml",
     preset="released",
     task=regression2d.Config(input_range=(-5.0, 5.0), query_size=10, balanced=True),
-    learner=stmaml.Config(
+    learner=st_maml.Config(
         hidden=(20, 40),
         encoder=(20, 20, 20),
         z_hidden=(),
@@ -80,7 +80,7 @@ _BEST = Experiment(
     method="st-maml",
     preset="best",
     task=regression2d.Config(min_shots=1),
-    learner=stmaml.Config(
+    learner=st_maml.Config(
         hidden=(128, 128),
         encoder=(128, 128),
         attention=2,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from stmaml.benchmarks import weather
 from stmaml.inner import InnerLoop
-from stmaml.methods import maml, metasgd, neural_processes, stmaml
+from stmaml.methods import maml, meta_sgd, neural_processes, st_maml
 from stmaml.methods.base import MethodConfig
 from stmaml.recipes.base import Experiment, Modelling
 from stmaml.training import TrainConfig
@@ -51,7 +51,7 @@ def _best(method: str, learner: MethodConfig) -> Experiment:
     )
 
 
-_STMAML = stmaml.Config(
+_STMAML = st_maml.Config(
     hidden=_WIDTHS,
     encoder=(40, 80, 200),
     z_hidden=(),
@@ -65,7 +65,7 @@ _RELEASED = Experiment(
     method="st-maml",
     preset="released",
     task=weather.Config(split="file", handling="released"),
-    learner=stmaml.Config(
+    learner=st_maml.Config(
         hidden=_WIDTHS,
         encoder=(40, 80, 200),
         z_hidden=(),
@@ -85,7 +85,7 @@ _RELEASED = Experiment(
 RECIPES = (
     _paper("st-maml", _STMAML),
     _paper("maml", maml.Config(hidden=_WIDTHS, inner=InnerLoop(inner_lr=1e-4, inner_steps=10)), outer_lr=1e-2),
-    _paper("meta-sgd", metasgd.Config(hidden=_WIDTHS, inner=InnerLoop(inner_lr=1e-5, inner_steps=5)), outer_lr=1e-4),
+    _paper("meta-sgd", meta_sgd.Config(hidden=_WIDTHS, inner=InnerLoop(inner_lr=1e-5, inner_steps=5)), outer_lr=1e-4),
     _paper("np", neural_processes.NPConfig(kl_weight=0.03)),
     _RELEASED,
     _tuned(
@@ -108,7 +108,7 @@ RECIPES = (
     ),
     _best(
         "st-maml",
-        stmaml.Config(
+        st_maml.Config(
             hidden=(256, 256),
             encoder=(256, 256),
             attention=2,

@@ -1,0 +1,321 @@
+"""A learner for the groups of a table: labelled rows of a new group in, predictions whose intervals hold out."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import polars as pl
+from jaxtyping import Float, Int, Shaped
+
+from stmaml.errors import RunError, SourceError
+from stmaml.methods.standardised import Standardised
+from stmaml.runs import Run, read_json, read_npz, save_arrays, write_json
+from stmaml.tables.adapted import DEFAULT_LEVELS, AdaptedModel, Answer
+from stmaml.tables.answers import (
+    QUERY_SIZES,
+    ROWS_AT_ONCE,
+    SUPPORT_SIZES,
+    Collected,
+    Item,
+    adapt_groups,
+    answer_groups,
+    beside,
+    by_group,
+    codes,
+    draw_targets,
+    fitting,
+    group_keys,
+)
+from stmaml.tables.calibration import Calibration, caution
+from stmaml.tables.columns import check_range
+from stmaml.tables.novelty import Reference
+from stmaml.tables.reading import Groups, group_rows, row_list
+from stmaml.tables.schema import Schema, table_keys
+from stmaml.tables.settings import Settings, build, load_settings, task_spec
+from stmaml.tasks import Examples, TaskSpec
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The labelled rows of some groups as arrays."""
+
+    x: Float[np.ndarray, "n dx"]
+    y: Shaped[np.ndarray, " n"]
+    groups: Groups
+
+    def rows(self, name: str) -> Int[np.ndarray, " k"]:
+        """The rows of a group; none for a group without any."""
+        return by_group(self.groups, name, SUPPORT_SIZES[-1])
+
+
+@dataclass(frozen=True)
+class FewShotModel:
+    """A meta-trained learner with the schema of its table, its calibration and the groups it knows."""
+
+    schema: Schema
+    settings: Settings
+    learner: Standardised
+    calibration: Calibration
+    reference: Reference
+
+    @property
+    def spec(self) -> TaskSpec:
+        """What its tasks look like."""
+        return task_spec(self.schema, self.settings.noise_model)
+
+    def save(self, run: Run) -> None:
+        """Writes beside a run's weights what else the model needs."""
+        run.save_learner(self.learner)
+        save_arrays(_reference_path(run), dataclasses.asdict(self.reference))
+        write_json(_calibration_path(run), self.calibration.to_json())
+
+    def predict(
+        self,
+        query: pl.DataFrame,
+        support: pl.DataFrame | None = None,
+        *,
+        num_samples: int = 20,
+        levels: tuple[float, ...] = DEFAULT_LEVELS,
+        coverage: float = 0.9,
+        suggest: int = 0,
+        seed: int = 0,
+        on_progress: Progress = lambda done, total: None,
+    ) -> Answer:
+        """A prediction for each row of `query` from the labelled rows of its group in `support`, if there are any.
+
+        Rows whose cell for the group is empty are left out and noted.
+
+        Args:
+            num_samples: predictors drawn for each group.
+            levels: which quantiles to give.
+            coverage: how likely the true class is to be in the set of classes that is given.
+            suggest: in each group, rank so many rows whose labels would tell most.
+            on_progress: told how many rows of how many are done.
+        """
+        notes: list[str] = []
+        labelled, keys = self._match(query, support, notes)
+        query, keys = query.filter(keys.is_not_null()), keys.drop_nulls()
+        x = self.schema.encode(query, "the query table", notes)
+        groups = group_rows(keys)
+        table = Collected(self.schema, self.calibration, levels, query.height, suggest > 0, coverage)
+        done = 0
+        for items in self._batches(groups, labelled, num_samples):
+            self._respond(items, x, labelled, table, num_samples=num_samples, seed=seed)
+            done += sum(len(item.rows) for item in items)
+            on_progress(done, query.height)
+        if suggest:
+            table.suggest(suggest)
+        unknown = sum(name not in labelled.groups.index for name in groups.names)
+        if support is not None and unknown:
+            notes.append(f"{unknown} of {len(groups.names)} groups have no labelled row and are predicted without any")
+        if unknown:
+            notes.extend(caution(self.calibration.groups, self.schema.target.is_class))
+        return Answer(beside(query, table.frame(), notes), notes)
+
+    def adapt(
+        self,
+        support: pl.DataFrame,
+        *,
+        num_samples: int = 20,
+        seed: int = 0,
+        on_progress: Progress = lambda done, total: None,
+    ) -> Iterator[AdaptedModel]:
+        """The predictors of each group in `support`, to be kept and used without its labelled rows."""
+        labelled = self._labelled(support, self._keys(support, "support", []), [])
+        names = labelled.groups.names
+        for number, name in enumerate(names, start=1):
+            rows = labelled.rows(name)
+            examples = self._examples(labelled, [rows], fitting(len(rows), SUPPORT_SIZES))
+            predictors = adapt_groups(self.learner, examples, num_samples, group_keys([name], seed))
+            code, _ = codes(self.learner, examples, self.spec)
+            novelty = self.reference.novelty(np.asarray(code, dtype=float), np.array([len(rows)]))[0]
+            yield AdaptedModel(
+                self.schema,
+                self.settings,
+                self.calibration,
+                name,
+                len(rows),
+                num_samples,
+                float(novelty) if np.isfinite(novelty) else None,
+                jax.tree.map(lambda leaf: leaf[0], predictors),
+            )
+            on_progress(number, len(names))
+
+    def sample(
+        self, query: pl.DataFrame, support: pl.DataFrame | None, num_draws: int, *, seed: int = 0
+    ) -> Shaped[np.ndarray, "d n"]:
+        """Targets (or class numbers) drawn for the rows of one group: each draw a whole function plus noise."""
+        labelled = self._no_labels() if support is None else self._labelled(support, _one_group(support), [])
+        rows = labelled.rows("")
+        examples = self._examples(labelled, [rows], fitting(len(rows), SUPPORT_SIZES))
+        adapt_key, draw_key = jr.split(jr.key(seed))
+        predictors = jax.tree.map(
+            lambda leaf: leaf[0], adapt_groups(self.learner, examples, num_draws, adapt_key[None])
+        )
+        count = jax.tree.leaves(predictors)[0].shape[0]
+        if count != num_draws:  # a deterministic method has one predictor, a particle method its particles
+            predictors = jax.tree.map(lambda leaf: leaf[jnp.arange(num_draws) % count], predictors)
+        temperature = jnp.asarray(self.calibration.temperature_at(np.array([len(rows)]))[0])
+        return np.asarray(draw_targets(predictors, jnp.asarray(self.schema.encode(query)), temperature, draw_key))
+
+    def check_support(self, support: pl.DataFrame) -> None:
+        """Raises SourceError for labelled rows that cannot be used."""
+        self._labelled(support, self._keys(support, "support", []), [])
+
+    def _keys(self, frame: pl.DataFrame, label: str, notes: list[str]) -> pl.Series:
+        """The group of each row, null where its cell is empty; a table without the column is all one group."""
+        task = self.schema.task
+        keys = table_keys(frame, task, self.schema.missing)
+        if frame.height and keys.null_count() == frame.height:
+            raise SourceError(
+                f"'{task}' is empty in all rows of the {label} table. Fill it in, or remove the column if all rows "
+                "belong to one group."
+            )
+        if keys.null_count():
+            said = row_list(keys.is_null())
+            notes.append(f"{keys.null_count()} rows of the {label} table have no '{task}' and are left out: {said}")
+        return keys
+
+    def _match(self, query: pl.DataFrame, support: pl.DataFrame | None, notes: list[str]) -> tuple[Labelled, pl.Series]:
+        """The labelled rows, and the group of each query row."""
+        keys = self._keys(query, "query", notes)
+        if support is None or support.height == 0:
+            return self._no_labels(), keys
+        support_keys = self._keys(support, "support", notes)
+        task = self.schema.task
+        if task not in query.columns:
+            _check_single("query", "support", task, support_keys)
+            keys = pl.Series(task, [support_keys.drop_nulls()[0]] * query.height, dtype=pl.String)
+        elif task not in support.columns:
+            _check_single("support", "query", task, keys)
+            support_keys = pl.Series(task, [keys.drop_nulls()[0]] * support.height, dtype=pl.String)
+        return self._labelled(support, support_keys, notes), keys
+
+    def _no_labels(self) -> Labelled:
+        nothing = Groups((), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        return Labelled(np.zeros((0, len(self.schema.outputs)), np.float32), np.zeros(0), nothing)
+
+    def _labelled(self, support: pl.DataFrame, keys: pl.Series, notes: list[str]) -> Labelled:
+        target = self.schema.target
+        if target.name not in support.columns:
+            raise SourceError(
+                f"the support table has no column '{target.name}' with the labels; it has: "
+                f"{', '.join(support.columns[:20])}. Add it, or leave the support table out."
+            )
+        x = self.schema.encode(support, "the support table", notes)
+        y = target.values(support, self.schema.missing)
+        known = y >= 0 if target.is_class else np.isfinite(y)
+        if not target.is_class:
+            check_range(target.name, pl.Series(y[known]), target.low, target.high)
+        if not known.all():
+            said = row_list(pl.Series(~known))
+            notes.append(
+                f"{int((~known).sum())} rows of the support table have no '{target.name}' and are left out: {said}"
+            )
+        groups = group_rows(keys.set(pl.Series(~known), None))
+        if groups.count.max(initial=0) > SUPPORT_SIZES[-1]:
+            notes.append(f"groups with more than {SUPPORT_SIZES[-1]} labelled rows are evenly thinned out to that many")
+        return Labelled(x, y, groups)
+
+    def _batches(self, groups: Groups, labelled: Labelled, num_samples: int) -> Iterator[list[Item]]:
+        """Groups whose sets are padded to the same sizes, a batch at a time."""
+        buckets: dict[tuple[int, int], list[Item]] = {}
+        for i, name in enumerate(groups.names):
+            support, rows = labelled.rows(name), groups.rows(i)
+            for first in range(0, len(rows), QUERY_SIZES[-1]):
+                part = rows[first : first + QUERY_SIZES[-1]]
+                sizes = (fitting(len(support), SUPPORT_SIZES), fitting(len(part), QUERY_SIZES))
+                buckets.setdefault(sizes, []).append(Item(name, support, part, sizes))
+        for sizes, items in sorted(buckets.items()):
+            at_once = max(1, ROWS_AT_ONCE // (num_samples * sum(sizes)))
+            for first in range(0, len(items), at_once):
+                yield items[first : first + at_once]
+
+    def _respond(
+        self,
+        items: list[Item],
+        x: Float[np.ndarray, "n dx"],
+        labelled: Labelled,
+        table: Collected,
+        *,
+        num_samples: int,
+        seed: int,
+    ) -> None:
+        """Fills in the predictions of a batch."""
+        support_size, query_size = items[0].sizes
+        full = 1 << (len(items) - 1).bit_length()  # few different numbers of groups, so few compilations
+        padded = [*items, *[items[-1]] * (full - len(items))]
+        support = self._examples(labelled, [item.support for item in padded], support_size)
+        shots = np.array([len(item.support) for item in padded])
+        rows = np.stack([np.resize(item.rows, query_size) for item in padded])
+        keys = group_keys([item.name for item in padded], seed)
+        values = answer_groups(
+            adapt_groups(self.learner, support, num_samples, keys),
+            jnp.asarray(x[rows]),
+            jnp.asarray(self.calibration.temperature_at(shots)),
+            jnp.asarray(self.calibration.scores_at(shots, np.array(table.levels))),
+            table.keep_functions,
+        )
+        code, entropy = (np.asarray(values, dtype=float) for values in codes(self.learner, support, self.spec))
+        about = {"shots": shots, "novelty": self.reference.novelty(code, shots)}
+        if np.isfinite(entropy).all():
+            about["task_entropy"] = self.reference.surplus_entropy(entropy, shots)
+        table.add(items, {name: np.asarray(value) for name, value in values.items()}, about)
+
+    def _examples(self, labelled: Labelled, rows: list[np.ndarray], size: int) -> Examples:
+        """The labelled rows of several groups as one padded batch."""
+        is_class = self.schema.target.is_class
+        x = np.zeros((len(rows), size, labelled.x.shape[1]), np.float32)
+        y = np.zeros((len(rows), size), np.int32 if is_class else np.float32)
+        weight = np.zeros((len(rows), size), np.float32)
+        for i, chosen in enumerate(rows):
+            x[i, : len(chosen)], y[i, : len(chosen)] = labelled.x[chosen], labelled.y[chosen]
+            weight[i, : len(chosen)] = 1.0
+        labels = jnp.asarray(y if is_class else y[..., None])
+        return jax.vmap(Examples)(jnp.asarray(x), labels, jnp.asarray(weight))
+
+
+def load_model(folder: Path | str) -> FewShotModel:
+    """The model of a finished run of `stmaml fit`."""
+    run = Run(Path(folder))
+    schema, settings = load_settings(run)
+    if not _calibration_path(run).exists():
+        raise RunError(f"{folder} is not finished. Go on with 'stmaml fit --resume {folder}'.")
+    learner = run.load_learner(build(schema, settings))
+    calibration = Calibration.from_json(read_json(_calibration_path(run)))
+    arrays = {name.strip("[]'"): array for name, array in read_npz(_reference_path(run)).items()}
+    return FewShotModel(schema, settings, learner, calibration, Reference(**arrays))
+
+
+def clear_model(run: Run) -> None:
+    """Deletes what an earlier fit left beside its weights."""
+    for path in (_calibration_path(run), _reference_path(run)):
+        path.unlink(missing_ok=True)
+
+
+def _calibration_path(run: Run) -> Path:
+    return run.folder / "calibration.json"
+
+
+def _reference_path(run: Run) -> Path:
+    return run.folder / "reference.npz"
+
+
+def _one_group(frame: pl.DataFrame) -> pl.Series:
+    return pl.Series("group", [""] * frame.height, dtype=pl.String)
+
+
+def _check_single(lacking: str, other: str, task: str, keys: pl.Series) -> None:
+    count = keys.drop_nulls().n_unique()
+    if count > 1:
+        raise SourceError(
+            f"the {lacking} table has no column '{task}', and the {other} table has {count} groups. Add the column, so "
+            "that rows can be matched."
+        )
