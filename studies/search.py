@@ -101,11 +101,11 @@ def main() -> None:
     grid = combinations(base, flags)
     started = time.monotonic()
     tasks = {one["range"]: in_range(base, one["range"]).task for one in grid}
-    benchmarks: dict[Any, Any] = {extent: task.build() for extent, task in tasks.items()}
+    benchmarks: dict[Any, Any] = {extent: task.open() for extent, task in tasks.items()}
     first = benchmarks[grid[0]["range"]]
     states, sources, keys = [], [], []
     for one in grid:
-        learner = build_learner(base.learner, benchmarks[one["range"]], base.modelling, key=jr.key(flags.seed))
+        learner = build_learner(base.method_settings, benchmarks[one["range"]], base.modelling, key=jr.key(flags.seed))
         state = initial_state(vary(learner, one, base), base.training)
         states.append(eqx.tree_at(lambda s: s.rate, state, jnp.asarray(one["outer_lr"] / base.training.outer_lr)))
         sources.append(ranged(benchmarks[one["range"]].train, one["range"]))
@@ -161,15 +161,17 @@ def changed(experiment: Any, flags: argparse.Namespace) -> Experiment:
             experiment, **{group: dataclasses.replace(getattr(experiment, group), **{name: parsed})}
         )
     if flags.inner_steps is not None:
-        inner = dataclasses.replace(experiment.learner.inner, inner_steps=flags.inner_steps)
-        experiment = dataclasses.replace(experiment, learner=dataclasses.replace(experiment.learner, inner=inner))
+        inner = dataclasses.replace(experiment.method_settings.inner, inner_steps=flags.inner_steps)
+        experiment = dataclasses.replace(
+            experiment, method_settings=dataclasses.replace(experiment.method_settings, inner=inner)
+        )
     return dataclasses.replace(experiment, training=dataclasses.replace(experiment.training, steps=flags.steps))
 
 
 def combinations(base: Any, flags: argparse.Namespace) -> list[dict[str, Any]]:
     """Every combination asked for; what a method does not have stays None."""
-    inner = flags.inner_lr if hasattr(base.learner, "inner") else []
-    kl = flags.kl_weight if hasattr(base.learner, "kl_weight") else []
+    inner = flags.inner_lr if hasattr(base.method_settings, "inner") else []
+    kl = flags.kl_weight if hasattr(base.method_settings, "kl_weight") else []
     ranges = [tuple(extent) for extent in flags.input_range]
     return [
         {"inner_lr": inner_lr, "outer_lr": outer_lr, "kl_weight": weight, "range": extent}
@@ -182,7 +184,9 @@ def combinations(base: Any, flags: argparse.Namespace) -> list[dict[str, Any]]:
 def in_range(base: Any, extent: tuple[float, float] | None) -> Any:
     if extent is None:
         return base
-    return dataclasses.replace(base, task=dataclasses.replace(base.task, input_range=extent))
+    return dataclasses.replace(
+        base, benchmark_settings=dataclasses.replace(base.benchmark_settings, input_range=extent)
+    )
 
 
 def ranged(source: TaskSource, extent: tuple[float, float] | None) -> Any:
@@ -193,7 +197,7 @@ def ranged(source: TaskSource, extent: tuple[float, float] | None) -> Any:
 
 def vary(learner: Any, one: dict[str, Any], base: Any) -> Varied:
     if isinstance(learner, MetaSGD) and one["inner_lr"] is not None:  # its rates start from inner_lr, then are learnt
-        factor = one["inner_lr"] / base.learner.inner.inner_lr
+        factor = one["inner_lr"] / base.method_settings.inner.inner_lr
         return Varied(dataclasses.replace(learner, alpha=jax.tree.map(lambda a: a * factor, learner.alpha)), None, None)
     number = {name: None if one[name] is None else jnp.asarray(one[name]) for name in ("inner_lr", "kl_weight")}
     return Varied(learner, number["inner_lr"], number["kl_weight"])
@@ -225,7 +229,7 @@ def score(states: list[State], grid: list, tasks: dict, shots: int | None, flags
         if hasattr(task, "min_shots"):
             changes["min_shots"] = None
         sets[extent] = freeze(
-            dataclasses.replace(task, **changes).build().val, flags.val_tasks, seed=VAL_SEED, name="search"
+            dataclasses.replace(task, **changes).open().val, flags.val_tasks, seed=VAL_SEED, name="search"
         )
     scores = []
     for one, state in zip(grid, states, strict=True):
@@ -245,7 +249,7 @@ def score(states: list[State], grid: list, tasks: dict, shots: int | None, flags
 
 
 def steps_of(base: Any) -> int | None:
-    return base.learner.inner.inner_steps if hasattr(base.learner, "inner") else None
+    return base.method_settings.inner.inner_steps if hasattr(base.method_settings, "inner") else None
 
 
 if __name__ == "__main__":

@@ -48,8 +48,12 @@ def main() -> None:
 
 def score(folder: str, asked: argparse.Namespace) -> None:
     experiment, learner = load_run(folder, data=asked.data)
-    task = experiment.task if asked.data is None else dataclasses.replace(experiment.task, data=asked.data)
-    source = task.build().val
+    task = (
+        experiment.benchmark_settings
+        if asked.data is None
+        else dataclasses.replace(experiment.benchmark_settings, data=asked.data)
+    )
+    source = task.open().val
     if not isinstance(source, Weather):
         raise SourceError(f"{folder} is no run of the weather benchmark.")
     for days in asked.days:

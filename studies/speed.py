@@ -187,7 +187,7 @@ def count_parameters(learner: AbstractMetaLearner) -> int:
 
 def own_sampling(inner_steps: int) -> Contender:
     """MAML as a user trains it: its own settings, tasks drawn inside the compiled call."""
-    source = regression2d.Config(shots=SHOTS, query_size=QUERIES).build().train
+    source = regression2d.Config(shots=SHOTS, query_size=QUERIES).open().train
     settings = maml.Config(inner=InnerLoop(inner_steps=inner_steps))
     return library("stmaml, tasks sampled", settings.build(source.spec, key=jr.key(0)), source, TrainConfig())
 
@@ -371,10 +371,10 @@ def method_contender(name: str) -> Contender:
     """A method on regression2d as its recipe has it, or else with its defaults."""
     if presets("regression2d", name):
         experiment = recipe("regression2d", name, presets("regression2d", name)[0])
-        benchmark = experiment.task.build()
-        learner = build_learner(experiment.learner, benchmark, experiment.modelling, key=jr.key(0))
+        benchmark = experiment.benchmark_settings.open()
+        learner = build_learner(experiment.method_settings, benchmark, experiment.modelling, key=jr.key(0))
         return library(name, learner, benchmark.train, replace(experiment.training, tasks_per_batch=TASKS))
-    source = regression2d.Config().build().train
+    source = regression2d.Config().open().train
     learner = METHODS[name]().build(source.spec, key=jr.key(0))
     return library(name, learner, source, TrainConfig(tasks_per_batch=TASKS))
 
@@ -637,7 +637,7 @@ def completion_contender(tiny: bool, tasks: int) -> ImageContender:
     pixels = jr.randint(jr.key(0), (3 * count, side * side), 0, 256).astype(jnp.uint8)
     settings = completion.Config(shots=5) if tiny else completion.Config()  # all pixels asked, unlike the recipe
     source = completion.Completion(completion.Album(pixels, (count,) * 3, (side, side)), settings, training=True)
-    learner = experiment.learner.build(source.spec, key=jr.key(0))
+    learner = experiment.method_settings.build(source.spec, key=jr.key(0))
     config = replace(experiment.training, tasks_per_batch=tasks)
     return image_contender("st-maml, paper", learner, source, config, steps=2 if tiny else CHUNK, precision="float32")
 

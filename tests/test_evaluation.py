@@ -117,7 +117,7 @@ def test_the_last_chunk_keeps_the_shape(tasks):
 
 
 def test_a_trace_has_what_a_figure_needs(key):
-    showcase = Config().build().showcases()[0]
+    showcase = Config().open().showcases()[0]
     curves = trace(Oracle(jnp.array(1.0)), showcase, num_curves=2, num_samples=3, key=key)
     num = len(showcase.axis)
     np.testing.assert_allclose(curves["median"][:, 0], showcase.x[:, 0], atol=1e-3)

@@ -220,7 +220,7 @@ def test_a_learner_learns_and_answers_from_ranks(key):
 
 
 def test_the_ranks_are_those_of_the_tasks_the_moments_come_from():
-    benchmark = TASKS.build()
+    benchmark = TASKS.open()
     scaling = measured_scaling(BY_RANK, benchmark)
     tasks = freeze(benchmark.train, 2000, seed=0, name="scaling").batch.tasks
     x = np.concatenate([np.asarray(part.x).reshape(-1, 2) for part in (tasks.support, tasks.query)])
@@ -265,7 +265,7 @@ def test_a_run_is_trained_evaluated_and_resumed_by_ranks(stmaml, tmp_path):
     run = Run(tmp_path)
     assert load_experiment(run).modelling == dataclasses.replace(BY_RANK, noise_model="residual")
     learner: Any = load_run(tmp_path)[1]
-    assert learner.scaling == measured_scaling(BY_RANK, TASKS.build())
+    assert learner.scaling == measured_scaling(BY_RANK, TASKS.open())
     code, _, err = stmaml("evaluate", tmp_path, "--tasks", 6, "--samples", 1)
     assert code == 0, err
     assert len(run.scores()) == 1
@@ -300,12 +300,12 @@ def test_a_run_of_before_there_were_ranks_is_loaded_and_resumed(tmp_path):
     assert load_experiment(run).modelling == modelling
     learner = load_run(tmp_path)[1]
     assert isinstance(learner, Standardised)
-    assert learner.scaling == TASKS.build().scaling
+    assert learner.scaling == TASKS.open().scaling
     assert learner.scaling.x_knots == ()
 
 
 def test_meta_train_scales_by_ranks():
-    benchmark = TASKS.build()
+    benchmark = TASKS.open()
     learner: Any = meta_train(TINY, benchmark.train, input_scale="quantiles", training=TRAINING)
     assert learner.scaling == benchmark.rank_scaling
 
@@ -324,7 +324,7 @@ def test_ranks_without_standardising_are_refused(stmaml, tmp_path):
 class Pictures:
     """A benchmark of pictures."""
 
-    def build(self) -> Benchmark:
+    def open(self) -> Benchmark:
         x, y = (np.linspace(0, 1, 2000 * 2 * size, dtype=np.float32) for size in (4, 1))
         batch = TaskBatch.of(*(x.reshape(2000, 2, 2, 2, 1), y.reshape(2000, 2, 1)) * 2)
         source = Given(batch, TaskSpec((2, 2, 1), 1))
@@ -336,4 +336,4 @@ def test_ranks_of_pictures_are_refused(tmp_path):
     with pytest.raises(SettingError, match=r"^--input-scale quantiles [^.]*2 x 2 x 1[^.]*--input-scale moments\.$"):
         create_runs(experiment, tmp_path / "run", [0])
     assert not (tmp_path / "run").exists()
-    assert len(measured_scaling(Modelling(standardise=True), Pictures().build()).x_mean) == 4
+    assert len(measured_scaling(Modelling(standardise=True), Pictures().open()).x_mean) == 4

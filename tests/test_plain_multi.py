@@ -37,13 +37,16 @@ def _small(monkeypatch, tmp_path_factory):
     for method in ROWS:
         experiment: Any = recipe("plain-multi", method)
         learner = dataclasses.replace(
-            experiment.learner, conv=dataclasses.replace(experiment.learner.conv, channels=4, conv_blocks=1)
+            experiment.method_settings,
+            conv=dataclasses.replace(experiment.method_settings.conv, channels=4, conv_blocks=1),
         )
         if hasattr(learner, "inner"):
             learner = dataclasses.replace(learner, inner=dataclasses.replace(learner.inner, inner_steps=1))
         if hasattr(learner, "encoder"):
             learner = dataclasses.replace(learner, encoder=(8,), z_size=4, h_size=3)
-        monkeypatch.setitem(RECIPES, ("plain-multi", method, "paper"), dataclasses.replace(experiment, learner=learner))
+        monkeypatch.setitem(
+            RECIPES, ("plain-multi", method, "paper"), dataclasses.replace(experiment, method_settings=learner)
+        )
     yield
     plain_multi._read.cache_clear()
 
@@ -92,22 +95,26 @@ def test_every_method_of_the_table_has_a_recipe_and_a_row():
     for method in METHODS:
         experiment: Any = recipe("plain-multi", method)
         assert experiment.training.val_metric == "accuracy"
-        assert experiment.learner.conv.norm == "batch"
-        assert (experiment.task.ways, experiment.task.shots, experiment.task.query_per_class) == (5, 5, 15)
+        assert experiment.method_settings.conv.norm == "batch"
+        assert (
+            experiment.benchmark_settings.ways,
+            experiment.benchmark_settings.shots,
+            experiment.benchmark_settings.query_per_class,
+        ) == (5, 5, 15)
     assert BUDGETS["plain-multi"]["paper"].tasks == 4000
 
 
 @pytest.mark.parametrize("benchmark", ["plain-multi", "celeba"])
 def test_the_kl_of_platipus_is_weighed_to_a_tenth_of_the_elbo_at_least(benchmark):
     experiment: Any = recipe(benchmark, "platipus")
-    classes = getattr(experiment.task, "ways", 2)
-    queries = classes * experiment.task.query_per_class
-    assert 0.1 / queries <= experiment.learner.kl_weight <= 1 / queries
+    classes = getattr(experiment.benchmark_settings, "ways", 2)
+    queries = classes * experiment.benchmark_settings.query_per_class
+    assert 0.1 / queries <= experiment.method_settings.kl_weight <= 1 / queries
 
 
 @pytest.mark.parametrize("benchmark", ["plain-multi", "celeba"])
 def test_each_particle_of_bmaml_steps_as_far_as_maml(benchmark):
-    single, particles = (recipe(benchmark, method).learner for method in ("maml", "bmaml"))
+    single, particles = (recipe(benchmark, method).method_settings for method in ("maml", "bmaml"))
     assert isinstance(single, maml.Config)
     assert isinstance(particles, bmaml.Config)
     assert particles.inner.inner_lr / particles.num_particles == pytest.approx(single.inner.inner_lr)

@@ -50,7 +50,7 @@ def test_the_weather_table_also_has_what_a_practitioner_would_use():
 def test_the_weather_table_compares_tuned_methods_on_the_same_inputs_and_base_learner():
     rows = {cell.name: cell.experiment for cell in method_rows("weather", BUDGETS["weather"]["paper"])}
     ours, theirs = (dataclasses.asdict(rows[name]) for name in ("st-maml-tuned", "maml-tuned"))
-    assert ours["task"] == theirs["task"] == dataclasses.asdict(rows["maml"].task)
+    assert ours["benchmark_settings"] == theirs["benchmark_settings"] == dataclasses.asdict(rows["maml"].benchmark_settings)
     assert ours["learner"]["hidden"] == theirs["learner"]["hidden"] == (100, 100)
     assert ours["modelling"]["standardise"]
     assert theirs["modelling"]["standardise"]
@@ -62,7 +62,7 @@ def test_the_weather_table_compares_tuned_methods_on_the_same_inputs_and_base_le
 def test_a_budget_and_changed_tasks_reach_every_row():
     for cell in method_rows("regression2d", BUDGETS["regression2d"]["cpu"], task={"input_range": (-5.0, 5.0)}):
         assert cell.experiment.training.steps == 4_000
-        assert dataclasses.asdict(cell.experiment.task)["input_range"] == (-5.0, 5.0)
+        assert dataclasses.asdict(cell.experiment.benchmark_settings)["input_range"] == (-5.0, 5.0)
 
 
 def test_in_the_full_budget_the_best_preset_keeps_its_own_pace():
@@ -170,8 +170,8 @@ def test_baselines_and_methods_are_scored_on_the_same_days(tmp_path, monkeypatch
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
     targets = []
     for cell in cells("weather", TINY, task={"data": str(tmp_path)}, only=("maml", "st-maml-best", "ridge")):
-        task = cell.experiment.task if isinstance(cell, Cell) else cell.task
-        targets.append(np.asarray(reproduction.test_set(task.build(), 4).batch.tasks.query.y))
+        task = cell.experiment.benchmark_settings if isinstance(cell, Cell) else cell.task
+        targets.append(np.asarray(reproduction.test_set(task.open(), 4).batch.tasks.query.y))
     assert len(targets) == 3
     np.testing.assert_array_equal(targets[0], targets[1])
     np.testing.assert_array_equal(targets[0], targets[2])

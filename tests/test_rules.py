@@ -98,7 +98,9 @@ def light(method: str) -> Experiment:
     """The recipe with a network that compiles quickly."""
     usual: Any = RECIPES["celeba", method, "paper"]
     inner = InnerLoop(inner_lr=0.01, inner_steps=1)
-    return replace(usual, learner=replace(usual.learner, conv=Conv(channels=2, conv_blocks=1), inner=inner))
+    return replace(
+        usual, method_settings=replace(usual.method_settings, conv=Conv(channels=2, conv_blocks=1), inner=inner)
+    )
 
 
 def test_faces_from_files_to_a_table(tmp_path, monkeypatch, capsys):

@@ -338,7 +338,7 @@ def test_recipes_survive_a_run_folder(name, tmp_path):
 
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_recipes_survive_json(name):
-    for part in (RECIPES[name].task, RECIPES[name].learner, RECIPES[name].modelling, RECIPES[name].training):
+    for part in (RECIPES[name].benchmark_settings, RECIPES[name].method_settings, RECIPES[name].modelling, RECIPES[name].training):
         assert through_json(part) == part
 
 
@@ -349,7 +349,7 @@ def test_the_scaling_of_the_training_tasks_is_kept_in_the_run(tmp_path):
     )
     (run,) = create_runs(experiment, tmp_path, [0])
     kept = run.config()["scaling"]
-    assert kept["y_mean"] == list(experiment.task.build().scaling.y_mean)
+    assert kept["y_mean"] == list(experiment.benchmark_settings.open().scaling.y_mean)
     run.config_path.write_text(json.dumps({**run.config(), "scaling": {**kept, "y_mean": [123.0]}}))
     train_runs([run])
     learner = load_run(tmp_path)[1]

@@ -49,8 +49,8 @@ def test_a_traced_range_is_that_of_the_settings(search, key):
     plain, wide = (
         regression2d.Config(input_range=extent, shots=3, query_size=2) for extent in ((0.0, 5.0), (-5.0, 5.0))
     )
-    ranged = search["ranged"](plain.build().train, (-5.0, 5.0))
-    got, want = (eqx.filter_jit(lambda s: s.sample(4, key=key))(source) for source in (ranged, wide.build().train))
+    ranged = search["ranged"](plain.open().train, (-5.0, 5.0))
+    got, want = (eqx.filter_jit(lambda s: s.sample(4, key=key))(source) for source in (ranged, wide.open().train))
     np.testing.assert_allclose(got.tasks.support.x, want.tasks.support.x, rtol=1e-6)
     np.testing.assert_allclose(got.tasks.query.y, want.tasks.query.y, rtol=1e-5)
     assert (got.tasks.support.x < 0).any()
@@ -58,7 +58,7 @@ def test_a_traced_range_is_that_of_the_settings(search, key):
 
 def test_the_grid_is_every_combination(search):
     flags = argparse.Namespace(inner_lr=[0.1, 0.2], outer_lr=[1.0, 2.0, 3.0], kl_weight=[], input_range=[[0.0, 5.0]])
-    base = argparse.Namespace(learner=SMALL, training=argparse.Namespace(outer_lr=9.0))
+    base = argparse.Namespace(method_settings=SMALL, training=argparse.Namespace(outer_lr=9.0))
     grid = search["combinations"](base, flags)
     assert {(one["inner_lr"], one["outer_lr"]) for one in grid} == {(a, b) for a in (0.1, 0.2) for b in (1.0, 2.0, 3.0)}
     assert len(grid) == 6

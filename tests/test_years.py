@@ -125,7 +125,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("settings", [{"inputs": "paper"}, {"inputs": "rich"}, {"handling": "released"}])
 def test_days_and_names_are_those_of_the_benchmark(folder, settings, monkeypatch, figures):
     monkeypatch.setenv("STMAML_CACHE", str(folder / "cache"))
-    shown = Config(data=str(folder), shots=5, test_query_size=40, **settings).build().showcases()
+    shown = Config(data=str(folder), shots=5, test_query_size=40, **settings).open().showcases()
     traces = {}
     for case in shown:
         truth, axis = np.asarray(case.truth), np.asarray(case.axis)

@@ -172,11 +172,13 @@ def create_runs(experiment: Experiment, folder: Path, seeds: list[int], *, force
 
 def _check_settings(experiment: Experiment) -> dict[str, Any] | None:
     """The scaling of the training tasks, if asked for; SettingError for a learner that cannot be built."""
-    benchmark = experiment.task.build()
+    benchmark = experiment.benchmark_settings.open()
     # Measured outside of what follows, which only traces.
     scaling = measured_scaling(experiment.modelling, benchmark) if experiment.modelling.standardise else None
     eqx.filter_eval_shape(
-        lambda: build_learner(experiment.learner, benchmark, experiment.modelling, key=jr.key(0), scaling=scaling)
+        lambda: build_learner(
+            experiment.method_settings, benchmark, experiment.modelling, key=jr.key(0), scaling=scaling
+        )
     )
     return None if scaling is None else dataclasses.asdict(scaling)
 
@@ -192,12 +194,12 @@ def train_runs(
 ) -> list[AbstractMetaLearner]:
     """Trains the runs side by side, from their newest checkpoint if they have one, and saves as it goes."""
     experiment = load_experiment(runs[0])
-    benchmark = experiment.task.build()
+    benchmark = experiment.benchmark_settings.open()
     keys = [jr.key(run.config()["seed"]) for run in runs]
     init_keys, train_keys = zip(*(jr.split(key) for key in keys), strict=True)
     scaling = _scaling_of(runs[0])
     learners = [
-        build_learner(experiment.learner, benchmark, experiment.modelling, key=key, scaling=scaling)
+        build_learner(experiment.method_settings, benchmark, experiment.modelling, key=key, scaling=scaling)
         for key in init_keys
     ]
     start = newest_common_checkpoint(runs, [initial_state(learner, experiment.training) for learner in learners])
@@ -231,8 +233,8 @@ def load_experiment(run: Run) -> Experiment:
             benchmark=benchmark["name"],
             method=method["name"],
             preset=method["preset"],
-            task=from_dict(BENCHMARKS[benchmark["name"]], benchmark["settings"]),
-            learner=from_dict(METHODS[method["name"]], method["settings"]),
+            benchmark_settings=from_dict(BENCHMARKS[benchmark["name"]], benchmark["settings"]),
+            method_settings=from_dict(METHODS[method["name"]], method["settings"]),
             modelling=from_dict(Modelling, config["modelling"]),
             training=from_dict(TrainConfig, config["training"]),
         )
@@ -265,9 +267,9 @@ def load_pretrained(benchmark: str = "regression2d") -> AbstractMetaLearner:
 def _load(run: Run, *, data: str | None = None) -> tuple[Experiment, AbstractMetaLearner]:
     """The run's settings and learner; `data` says where its benchmark's files lie now."""
     experiment: Any = load_experiment(run)
-    task = experiment.task if data is None else replace(experiment.task, data=data)
+    task = experiment.benchmark_settings if data is None else replace(experiment.benchmark_settings, data=data)
     like = build_learner(
-        experiment.learner, task.build(), experiment.modelling, key=jr.key(0), scaling=_scaling_of(run)
+        experiment.method_settings, task.open(), experiment.modelling, key=jr.key(0), scaling=_scaling_of(run)
     )
     return experiment, run.load_learner(like)
 
@@ -293,7 +295,7 @@ def evaluate_run(
     learner = _load(run, data=config.data)[1]
     if config.inner_steps is not None:
         learner = with_inner_steps(learner, config.inner_steps)
-    benchmark = task.build()
+    benchmark = task.open()
     tasks = validation_set(benchmark, config.tasks) if config.validation else test_set(benchmark, config.tasks)
     scores = evaluate(learner, tasks, num_samples=config.samples, key=jr.key(TEST_SEED), on_progress=on_progress)
     summary = summarise_scores(run, task, config, benchmark, scores)
@@ -330,7 +332,7 @@ def with_inner_steps(learner: AbstractMetaLearner, steps: int) -> AbstractMetaLe
 
 def _vary(experiment: Experiment, config: EvaluateConfig) -> Any:
     """The benchmark's settings with the test-time changes applied."""
-    settings: Any = experiment.task
+    settings: Any = experiment.benchmark_settings
     changes = {name: getattr(config, name) for name in ("shots", "noise", "data") if getattr(config, name) is not None}
     for name in changes:
         if not hasattr(settings, name):
@@ -386,11 +388,11 @@ def _describe(experiment: Experiment, seed: int) -> dict[str, Any]:
     described = {
         **provenance(),
         "seed": seed,
-        "benchmark": {"name": experiment.benchmark, "settings": dataclasses.asdict(experiment.task)},
+        "benchmark": {"name": experiment.benchmark, "settings": dataclasses.asdict(experiment.benchmark_settings)},
         "method": {
             "name": experiment.method,
             "preset": experiment.preset,
-            "settings": dataclasses.asdict(experiment.learner),
+            "settings": dataclasses.asdict(experiment.method_settings),
         },
         "modelling": dataclasses.asdict(experiment.modelling),
         "training": dataclasses.asdict(experiment.training),

@@ -130,7 +130,10 @@ def cells(
     """
     plain = [Cell(method, recipe(benchmark, method)) for method in METHODS if presets(benchmark, method)]
     main: Any = recipe(benchmark, "st-maml")
-    ablated = [Cell(n, replace(main, learner=replace(main.learner, **changes))) for n, changes in ABLATIONS.items()]
+    ablated = [
+        Cell(n, replace(main, method_settings=replace(main.method_settings, **changes)))
+        for n, changes in ABLATIONS.items()
+    ]
     trained = [Cell(cell.name, _within(cell.experiment, budget, task)) for cell in (*plain, *ablated)]
     wanted = [(m, preset) for preset in BEYOND for m in METHODS if preset in presets(benchmark, m)]
     large = [Cell(f"{m}-{preset}", recipe(benchmark, m, preset)) for m, preset in wanted]
@@ -153,7 +156,7 @@ def _within(experiment: Any, budget: Budget, task: dict[str, Any], *, own_pace: 
         "val_tasks": budget.val_tasks,
     }
     training = replace(experiment.training, **{name: value for name, value in wanted.items() if value is not None})
-    return replace(experiment, training=training, task=replace(experiment.task, **task))
+    return replace(experiment, training=training, benchmark_settings=replace(experiment.benchmark_settings, **task))
 
 
 def _baselines(benchmark: str, budget: Budget, task: dict[str, Any]) -> list[BaselineCell]:
@@ -177,7 +180,7 @@ def run_cell(
     if not all(run.is_trained(cell.experiment.training.steps) for run in runs):
         train_runs(runs, observers=observers(), should_stop=should_stop)
     config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)
-    task: Any = cell.experiment.task
+    task: Any = cell.experiment.benchmark_settings
     swept = budget.sweep and cell.name in SWEPT and hasattr(task, "sweep")
     for shots in (None, *(task.sweep() if swept else ())):
         varied = replace(config, shots=shots)
@@ -195,7 +198,7 @@ def run_baseline(cell: BaselineCell, folder: Path, budget: Budget) -> Run:
     )  # it has no samples, but shares a table with who has
     name = evaluation_name(cell.task, config)
     if name not in run.scores():
-        benchmark = cell.task.build()
+        benchmark = cell.task.open()
         train = Pooled(*benchmark.train.pooled(budget.boosting.max_rows, 0))
         val = validation_set(benchmark, min(VAL_TASKS, budget.tasks))
         scores = score_baseline(cell.baseline.fit(train, numpy_tasks(val)), test_set(benchmark, budget.tasks))

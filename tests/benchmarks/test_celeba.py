@@ -42,7 +42,7 @@ def folder(files, tmp_path_factory) -> Path:
 def benchmark(folder, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STMAML_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield replace(SETTINGS, data=str(folder)).build()
+        yield replace(SETTINGS, data=str(folder)).open()
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +277,7 @@ def test_rules_with_too_few_pictures_are_left_out(tmp_path, monkeypatch):
     files.attributes[:, bald] = -1
     files.attributes[:3, bald] = 1
     files.attributes[:, hat] = -1
-    built: Any = replace(SETTINGS, data=str(files.write(tmp_path / "f"))).build()
+    built: Any = replace(SETTINGS, data=str(files.write(tmp_path / "f"))).open()
     places = built.train.album.attributes.index("Bald"), built.test.album.attributes.index("Wearing_Hat")
     assert len(built.train.pairs.rules) == 24 * 23 // 2
     assert all(places[0] not in rule for rule in built.train.pairs.rules)
@@ -299,7 +299,7 @@ def test_rules_with_too_few_pictures_are_left_out(tmp_path, monkeypatch):
 def test_too_few_pictures_for_any_rule_is_one_sentence(parts, said, tmp_path, monkeypatch):
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
     with pytest.raises(SourceError, match=said):
-        replace(SETTINGS, data=str(faces(parts).write(tmp_path / "f"))).build()
+        replace(SETTINGS, data=str(faces(parts).write(tmp_path / "f"))).open()
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_attributes_that_are_not_celebas_are_named(old, new, said, tmp_path, mon
     files.names = tuple(" ".join(NAMES).replace(old, new).split())
     files.attributes = np.concatenate([files.attributes, files.attributes], axis=1)[:, : len(files.names)]
     with pytest.raises(SourceError, match=said):
-        replace(SETTINGS, data=str(files.write(tmp_path / "f"))).build()
+        replace(SETTINGS, data=str(files.write(tmp_path / "f"))).open()
 
 
 @pytest.mark.parametrize(("name", "flag"), [("shots", "--shots"), ("query_per_class", "--query-per-class")])
@@ -324,12 +324,12 @@ def test_settings_that_make_no_sense_are_refused(name, flag):
 def test_a_saved_file_gives_the_same_tasks(benchmark, folder, tmp_path, monkeypatch):
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
     read_faces(folder, 16).save(tmp_path / "faces.npz")
-    again = replace(SETTINGS, data=str(tmp_path / "faces.npz")).build()
+    again = replace(SETTINGS, data=str(tmp_path / "faces.npz")).open()
     for name in ("train", "val", "test"):
         one, other = getattr(benchmark, name), getattr(again, name)
         assert one.content_digest == other.content_digest
         np.testing.assert_array_equal(one.pairs.entries, other.pairs.entries)
-    one_in_folder = replace(SETTINGS, data=str(tmp_path)).build()
+    one_in_folder = replace(SETTINGS, data=str(tmp_path)).open()
     assert one_in_folder.test_name == benchmark.test_name, "a folder with the one file is as good as the file"
 
 
@@ -339,7 +339,7 @@ def test_the_shared_faces_give_71_triplets(monkeypatch, tmp_path):
     if not (root / "faces" / "lfwa.tar").exists():
         pytest.skip("needs faces/lfwa.tar in STMAML_DATA or ../shared/data")
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path))
-    built: Any = Config(data=str(root / "faces")).build()
+    built: Any = Config(data=str(root / "faces")).open()
     assert built.notes == ()
     assert [len(s.album.pictures) for s in (built.train, built.val, built.test)] == [10542, 1327, 1274]
     assert (len(built.train.pairs.rules), len(built.val.pairs.rules), len(built.test.triplets.rules)) == (292, 10, 71)

@@ -56,7 +56,7 @@ def config(digits) -> Config:
 
 @pytest.fixture(scope="module")
 def learner(config) -> AbstractMetaLearner:
-    return SMALL.build(config.build().train.spec, key=jr.key(0))
+    return SMALL.build(config.open().train.spec, key=jr.key(0))
 
 
 @eqx.filter_jit
@@ -67,7 +67,7 @@ def draw(source, num_tasks: int, key) -> TaskBatch:
 @pytest.fixture(scope="module")
 def many(config) -> TaskBatch:
     """4,000 training tasks of each family."""
-    return draw(config.build().train, 12_000, jr.key(0))
+    return draw(config.open().train, 12_000, jr.key(0))
 
 
 def firsts(batch: TaskBatch) -> np.ndarray:
@@ -82,7 +82,7 @@ def observed(batch: TaskBatch) -> np.ndarray:
 
 
 def test_tasks_fit_their_spec(config, key):
-    benchmark = config.build()
+    benchmark = config.open()
     for source in (benchmark.train, benchmark.val, benchmark.test):
         batch = draw(source, 9, key)
         check_batch(batch, source.spec)
@@ -95,7 +95,7 @@ def test_tasks_fit_their_spec(config, key):
 
 def test_a_task_is_its_image(config, key):
     """Against the file: coordinates are row / 4 and column / 3, targets are bytes / 255, in raster order."""
-    batch = draw(config.build().test, 9, key)
+    batch = draw(config.open().test, 9, key)
     rows, columns = np.divmod(np.arange(20), 4)
     for i, first in enumerate(firsts(batch)):
         image = grey(1, first=first)[0]
@@ -107,7 +107,7 @@ def test_a_task_is_its_image(config, key):
 
 
 def test_the_same_key_gives_the_same_tasks_and_another_key_others(config, key):
-    source = config.build().train
+    source = config.open().train
     first, again, other = (draw(source, 9, k) for k in (key, key, jr.key(1)))
     np.testing.assert_array_equal(first.tasks.support.x, again.tasks.support.x)
     np.testing.assert_array_equal(firsts(first), firsts(again))
@@ -132,20 +132,20 @@ def test_chosen_numbers_are_a_permutation_whose_beginning_does_not_depend_on_its
 
 
 def test_fewer_shots_are_the_first_of_the_same_pixels_of_the_same_images(config, key):
-    few, many = (dataclasses.replace(config, shots=shots).build().test for shots in (2, 15))
+    few, many = (dataclasses.replace(config, shots=shots).open().test for shots in (2, 15))
     small, large = (freeze(source, 12, seed=2, name="t").batch for source in (few, many))
     np.testing.assert_array_equal(firsts(small), firsts(large))
     np.testing.assert_array_equal(observed(small), observed(large)[:, :2])
 
 
 def test_all_pixels_may_be_observed(config, key):
-    seen = observed(draw(dataclasses.replace(config, shots=20).build().test, 3, key))
+    seen = observed(draw(dataclasses.replace(config, shots=20).open().test, 3, key))
     np.testing.assert_array_equal(np.sort(seen, axis=1), np.tile(np.arange(20), (3, 1)))
 
 
 def test_no_image_is_in_two_splits(config, many, key):
     """Drawn until all were seen: test images are the test files', the rest is split without overlap."""
-    benchmark = config.build()
+    benchmark = config.open()
     train, val, test = (
         set(firsts(batch).tolist()) for batch in (many, draw(benchmark.val, 36, key), draw(benchmark.test, 36, key))
     )
@@ -157,25 +157,25 @@ def test_no_image_is_in_two_splits(config, many, key):
 
 
 def test_validation_images_are_spread_over_the_file(config, key):
-    val = sorted(v for v in set(firsts(draw(config.build().val, 36, key)).tolist()) if v < 80)
+    val = sorted(v for v in set(firsts(draw(config.open().val, 36, key)).tolist()) if v < 80)
     np.testing.assert_array_equal(np.diff(val), 10)
 
 
 @pytest.mark.parametrize("num_tasks", [3, 36])
 def test_training_batches_have_every_family_equally_often(num_tasks, config, key):
     for i in range(4):
-        batch = draw(config.build().train, num_tasks, jr.fold_in(key, i))
+        batch = draw(config.open().train, num_tasks, jr.fold_in(key, i))
         np.testing.assert_array_equal(np.bincount(batch.family, minlength=3), np.full(3, num_tasks // 3))
         np.testing.assert_array_equal(firsts(batch) // 80, batch.family)
 
 
 def test_training_batches_begin_with_any_family(config, key):
-    source = config.build().train
+    source = config.open().train
     assert {int(draw(source, 1, jr.fold_in(key, i)).family[0]) for i in range(30)} == {0, 1, 2}
 
 
 def test_unbalanced_batches_draw_the_family_at_random(config, key):
-    batch = draw(dataclasses.replace(config, balanced=False).build().train, 3000, key)
+    batch = draw(dataclasses.replace(config, balanced=False).open().train, 3000, key)
     counts = np.bincount(batch.family, minlength=3)
     assert (counts != 1000).any()
     assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000 * 2 / 3)
@@ -191,7 +191,7 @@ def test_training_images_are_uniform_within_their_family(many):
 
 def test_test_images_come_once_before_any_comes_twice(config, key):
     """6 images in the smallest family: 18 tasks have them all once, 27 repeat some."""
-    source = config.build().test
+    source = config.open().test
     batch = draw(source, 18, key)
     np.testing.assert_array_equal(batch.family, np.arange(18) % 3)
     assert len(set(firsts(batch).tolist())) == 18
@@ -202,14 +202,14 @@ def test_test_images_come_once_before_any_comes_twice(config, key):
 
 
 def test_repeated_images_have_other_pixels_observed(config, key):
-    batch = draw(config.build().test, 36, key)
+    batch = draw(config.open().test, 36, key)
     same = np.flatnonzero(firsts(batch) == firsts(batch)[2])
     assert len(same) == 2
     assert set(observed(batch)[same[0]].tolist()) != set(observed(batch)[same[1]].tolist())
 
 
 def test_a_part_of_the_pixels_may_be_asked_in_training_alone(config, key):
-    benchmark = dataclasses.replace(config, query_size=5).build()
+    benchmark = dataclasses.replace(config, query_size=5).open()
     query = draw(benchmark.train, 2000, key).tasks.query
     assert query.x.shape == (2000, 5, 2)
     index = np.rint(np.asarray(query.x)[..., 0] * 16 + np.asarray(query.x)[..., 1] * 3).astype(int)
@@ -223,7 +223,7 @@ def test_a_part_of_the_pixels_may_be_asked_in_training_alone(config, key):
 
 def test_waves_stand_beside_the_coordinates_of_the_same_tasks(config, key):
     """Images of 5 x 4 pixels have three octaves: two coordinates, six sines, six cosines."""
-    plain, waved = config.build(), dataclasses.replace(config, inputs="waves").build()
+    plain, waved = config.open(), dataclasses.replace(config, inputs="waves").open()
     assert waved.train.spec.x_shape == (14,)
     assert waved.test_name == plain.test_name
     for name in ("train", "test"):
@@ -239,7 +239,7 @@ def test_waves_stand_beside_the_coordinates_of_the_same_tasks(config, key):
 
 def test_observed_pixels_are_known_among_all_by_their_waves(config, key):
     """Unobserved pixels are scored apart: their inputs are compared number by number."""
-    tasks = freeze(dataclasses.replace(config, inputs="waves").build().test, 3, seed=2, name="t").batch.tasks
+    tasks = freeze(dataclasses.replace(config, inputs="waves").open().test, 3, seed=2, name="t").batch.tasks
     for i, seen in enumerate(observed(TaskBatch(tasks, jnp.zeros(3, dtype=int)))):
         support = jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf)[i], tasks.support)
         expected = np.isin(np.arange(20), seen)
@@ -248,9 +248,9 @@ def test_observed_pixels_are_known_among_all_by_their_waves(config, key):
 
 def test_training_images_are_moved_by_whole_pixels(config, key):
     """Images count on from their first byte in steps of 7: each moved one is looked for among the 25 moves by hand."""
-    benchmark = dataclasses.replace(config, shift=2).build()
+    benchmark = dataclasses.replace(config, shift=2).open()
     batch = draw(benchmark.train, 600, key)
-    still = draw(config.build().train, 600, key)
+    still = draw(config.open().train, 600, key)
     moves = [(down, right) for down in range(-2, 3) for right in range(-2, 3)]
     rows, columns = np.arange(5), np.arange(4)
     found = []
@@ -283,8 +283,8 @@ def test_an_image_under_a_linear_map_is_that_of_scipy(matrix, key):
 
 
 def test_half_of_the_training_images_are_distorted(config, key):
-    bent = draw(dataclasses.replace(config, distort=0.2).build().train, 600, key)
-    still = draw(config.build().train, 600, key)
+    bent = draw(dataclasses.replace(config, distort=0.2).open().train, 600, key)
+    still = draw(config.open().train, 600, key)
     change = np.abs(np.asarray(bent.tasks.query.y) - np.asarray(still.tasks.query.y)).max(axis=(1, 2))
     assert abs((change > 0).sum() - 300) < 5 * np.sqrt(150)
     np.testing.assert_array_equal(bent.tasks.support.x, still.tasks.support.x)
@@ -296,19 +296,19 @@ def test_half_of_the_training_images_are_distorted(config, key):
 
 @pytest.mark.parametrize("setting", [{"shift": 2}, {"distort": 0.2}])
 def test_test_images_are_never_moved(setting, config, key):
-    moved, still = (each.build() for each in (dataclasses.replace(config, **setting), config))
+    moved, still = (each.open() for each in (dataclasses.replace(config, **setting), config))
     for name in ("val", "test"):
         one, other = (draw(getattr(benchmark, name), 9, key) for benchmark in (moved, still))
         np.testing.assert_array_equal(one.tasks.query.y, other.tasks.query.y)
 
 
 def test_no_more_pixels_are_asked_than_there_are(config, key):
-    few, all_asked = (dataclasses.replace(config, query_size=size).build().train for size in (784, None))
+    few, all_asked = (dataclasses.replace(config, query_size=size).open().train for size in (784, None))
     np.testing.assert_array_equal(draw(few, 3, key).tasks.query.x, draw(all_asked, 3, key).tasks.query.x)
 
 
 def test_random_shots_lie_between_their_bounds_in_training_alone(config, key):
-    benchmark = dataclasses.replace(config, min_shots=2).build()
+    benchmark = dataclasses.replace(config, min_shots=2).open()
     weight = np.asarray(draw(benchmark.train, 1000, key).tasks.support.weight)
     counts = np.bincount(weight.sum(1).astype(int), minlength=7)
     assert counts[:2].sum() == 0
@@ -318,10 +318,10 @@ def test_random_shots_lie_between_their_bounds_in_training_alone(config, key):
 
 
 def test_images_stay_bytes_and_are_read_once(config):
-    train = config.build().train
+    train = config.open().train
     assert isinstance(train, Completion)
     assert train.album.pixels.dtype == jnp.uint8
-    other = dataclasses.replace(config, shots=3).build().train
+    other = dataclasses.replace(config, shots=3).open().train
     assert isinstance(other, Completion)
     assert other.album is train.album
 
@@ -329,13 +329,13 @@ def test_images_stay_bytes_and_are_read_once(config):
 def test_progress_is_told(tmp_path):
     told: list[tuple[str, int, int]] = []
     with listening(lambda *words: told.append(words)):
-        Config(data=str(write_digits(tmp_path)), shots=2).build()
+        Config(data=str(write_digits(tmp_path)), shots=2).open()
     assert told == [("reading families", i, 3) for i in (1, 2, 3)]
 
 
 def test_the_frozen_test_set_stays_the_same(config):
     """Scores of years apart are only comparable on the same tasks."""
-    assert freeze(config.build().test, 9, seed=2, name="t").digest == "6458add7093c065a"
+    assert freeze(config.open().test, 9, seed=2, name="t").digest == "6458add7093c065a"
 
 
 # Which families there are.
@@ -346,18 +346,18 @@ def test_the_papers_families_come_first_and_others_by_name(tmp_path):
         write_family(tmp_path / name, train=grey(4), test=grey(2))
     (tmp_path / "empty").mkdir()
     assert list(find_families(tmp_path)) == ["mnist", "kmnist", "alpha", "zebra"]
-    assert Config(data=str(tmp_path), families=("zebra", "mnist"), shots=2).build().families == ("zebra", "mnist")
+    assert Config(data=str(tmp_path), families=("zebra", "mnist"), shots=2).open().families == ("zebra", "mnist")
 
 
 def test_a_folder_of_images_is_a_family_by_itself(tmp_path):
     write_family(tmp_path / "mine", train=grey(4), test=grey(2))
-    assert Config(data=str(tmp_path / "mine"), shots=2).build().test_name == "completion/mine/shots2"
+    assert Config(data=str(tmp_path / "mine"), shots=2).open().test_name == "completion/mine/shots2"
 
 
 def test_the_data_are_found_below_the_folder_in_the_environment(digits, tmp_path, monkeypatch):
     (tmp_path / "digits").symlink_to(digits)
     monkeypatch.setenv("STMAML_DATA", str(tmp_path))
-    assert Config(shots=2).build().families == ("mnist", "fashion-mnist", "kmnist")
+    assert Config(shots=2).open().families == ("mnist", "fashion-mnist", "kmnist")
 
 
 # Recipes.
@@ -383,7 +383,7 @@ def with_targets(batch: TaskBatch, y) -> TaskBatch:
 
 def test_shuffled_query_targets_leave_predictions_unchanged(config, learner, key):
     """The released code handed query targets to the encoder at test; here z comes from the support alone."""
-    batch = draw(config.build().test, 9, key)
+    batch = draw(config.open().test, 9, key)
     other = with_targets(batch, jr.permutation(jr.key(5), batch.tasks.query.y, axis=1))
     assert (np.asarray(other.tasks.query.y) != np.asarray(batch.tasks.query.y)).any()
 
@@ -397,7 +397,7 @@ def test_shuffled_query_targets_leave_predictions_unchanged(config, learner, key
 
 def test_scores_are_those_of_predictions_that_do_not_know_the_targets(config, learner, key):
     """With targets all c, the squared error of fixed predictions is a parabola in c of leading coefficient 1."""
-    batch = freeze(config.build().test, 6, seed=2, name="t").batch
+    batch = freeze(config.open().test, 6, seed=2, name="t").batch
 
     def error(level: float) -> np.ndarray:
         tasks = TaskSet("t", with_targets(batch, np.full((6, 20, 1), level, dtype=np.float32)), "")
@@ -408,7 +408,7 @@ def test_scores_are_those_of_predictions_that_do_not_know_the_targets(config, le
 
 def test_tasks_are_drawn_inside_the_compiled_training_step(config, learner, key):
     training = TrainConfig(steps=2, tasks_per_batch=3, steps_per_call=2, val_every=2, val_tasks=3, val_metric="bce")
-    benchmark = config.build()
+    benchmark = config.open()
     assert isinstance(benchmark.train, Completion)
     assert issubclass(Completion, eqx.Module)
     val = freeze(benchmark.val, 3, seed=1, name=benchmark.test_name)
@@ -456,7 +456,7 @@ def test_the_floor_of_the_real_digits_is_the_known_one():
 
 
 def test_showcases_show_an_image_of_each_family_through_few_pixels_and_more(tmp_path):
-    benchmark = Config(data=str(write_digits(tmp_path, height=8, width=7)), shots=2).build()
+    benchmark = Config(data=str(write_digits(tmp_path, height=8, width=7)), shots=2).open()
     shown = {showcase.name: showcase for showcase in benchmark.showcases()}
     assert list(shown) == [f"{family}-pixels{n}" for family in benchmark.families for n in SHOWCASE_PIXELS]
     few, many = shown["fashion-mnist-pixels8"], shown["fashion-mnist-pixels40"]
@@ -473,7 +473,7 @@ def test_showcases_show_an_image_of_each_family_through_few_pixels_and_more(tmp_
 def test_showcases_are_told_as_the_method_was(tmp_path):
     folder = str(write_digits(tmp_path, height=8, width=7))
     plain, waved = (
-        Config(data=folder, shots=2, inputs=inputs).build().showcases() for inputs in ("coordinates", "waves")
+        Config(data=folder, shots=2, inputs=inputs).open().showcases() for inputs in ("coordinates", "waves")
     )
     assert waved[0].x.shape == (56, 2 + 4 * 3)
     np.testing.assert_array_equal(waved[0].support.x[:8, :2], plain[0].support.x[:8])
@@ -481,7 +481,7 @@ def test_showcases_are_told_as_the_method_was(tmp_path):
 
 
 def test_images_smaller_than_the_showcases_show_all_their_pixels(config):
-    weights = [float(showcase.support.weight.sum()) for showcase in config.build().showcases()]
+    weights = [float(showcase.support.weight.sum()) for showcase in config.open().showcases()]
     assert weights == [8, 20] * 3
 
 
@@ -510,39 +510,39 @@ def test_settings_that_make_no_sense_are_refused(change, message):
 
 def test_more_observed_pixels_than_there_are_are_refused(config):
     with pytest.raises(SettingError, match="--shots must be at most 20, as the images have 5 x 4 pixels; got 21"):
-        dataclasses.replace(config, shots=21).build()
+        dataclasses.replace(config, shots=21).open()
 
 
 def test_images_are_not_moved_out_of_themselves(config):
     with pytest.raises(SettingError, match="--shift must be below 4, as the images have 5 x 4 pixels; got 4"):
-        dataclasses.replace(config, shift=4).build()
+        dataclasses.replace(config, shift=4).open()
 
 
 def test_images_of_a_published_name_without_its_checksum_are_named(tmp_path, monkeypatch):
     for name in ("mnist", "own"):
         write_family(tmp_path / name, train=grey(4), test=grey(2))
     told = "images without the checksum of the published files: mnist "
-    assert Config(data=str(tmp_path), shots=2).build().notes == (f"{told}train, mnist t10k",)
+    assert Config(data=str(tmp_path), shots=2).open().notes == (f"{told}train, mnist t10k",)
     content = (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").read_bytes()
     monkeypatch.setitem(PUBLISHED_MD5, hashlib.md5(content).hexdigest(), "made up")
-    assert Config(data=str(tmp_path), shots=2, val_share=0.3).build().notes == (f"{told}t10k",)
-    assert Config(data=str(tmp_path), shots=2, families=("own",)).build().notes == ()
+    assert Config(data=str(tmp_path), shots=2, val_share=0.3).open().notes == (f"{told}t10k",)
+    assert Config(data=str(tmp_path), shots=2, families=("own",)).open().notes == ()
 
 
 def test_a_family_that_is_not_there_is_refused_with_those_that_are(config):
     with pytest.raises(SettingError, match="no images of a family 'emnist'; it has: mnist, fashion-mnist, kmnist"):
-        dataclasses.replace(config, families=("emnist",)).build()
+        dataclasses.replace(config, families=("emnist",)).open()
 
 
 def test_a_folder_without_images_says_what_to_put_there(tmp_path):
     with pytest.raises(SourceError, match=r"holds no images: expected sub-folders such as mnist.*pictures in train/"):
-        Config(data=str(tmp_path)).build()
+        Config(data=str(tmp_path)).open()
 
 
 def test_a_file_in_place_of_the_folder_is_refused(digits):
     path = digits / "mnist" / "train-images-idx3-ubyte.gz"
     with pytest.raises(SourceError, match="is a file; expected a folder with images"):
-        Config(data=str(path)).build()
+        Config(data=str(path)).open()
 
 
 def test_families_of_different_sizes_are_refused(tmp_path):
@@ -551,30 +551,30 @@ def test_families_of_different_sizes_are_refused(tmp_path):
     with pytest.raises(
         SourceError, match="images of other have 6 x 4 pixels, those of mnist 5 x 4; families must have"
     ):
-        Config(data=str(tmp_path), shots=2).build()
+        Config(data=str(tmp_path), shots=2).open()
 
 
 def test_test_images_of_another_size_are_refused(tmp_path):
     write_family(tmp_path / "mnist", train=grey(4), test=grey(2, width=5))
     with pytest.raises(SourceError, match=r"training images of mnist have 5 x 4 pixels, its test images 5 x 5. Scale"):
-        Config(data=str(tmp_path), shots=2).build()
+        Config(data=str(tmp_path), shots=2).open()
 
 
 @pytest.mark.parametrize(("count", "share"), [(1, 0.05), (3, 0.9)])
 def test_too_few_images_for_a_validation_set_are_refused(count, share, tmp_path):
     write_family(tmp_path / "mnist", train=grey(count), test=grey(2))
     with pytest.raises(SourceError, match=rf"has {count} training image\(s\), too few to keep . of them"):
-        Config(data=str(tmp_path), shots=2, val_share=share).build()
+        Config(data=str(tmp_path), shots=2, val_share=share).open()
 
 
 def test_a_family_without_test_images_is_refused(tmp_path):
     write_idx(tmp_path / "mnist" / "train-images-idx3-ubyte", grey(4))
     with pytest.raises(SourceError, match=r"has no t10k-images-idx3-ubyte.gz"):
-        Config(data=str(tmp_path), shots=2).build()
+        Config(data=str(tmp_path), shots=2).open()
 
 
 def test_a_damaged_file_is_named(tmp_path):
     write_family(tmp_path / "mnist", train=grey(4), test=grey(2), ending="")
     (tmp_path / "mnist" / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(grey(2))[:-1])
     with pytest.raises(SourceError, match="t10k-images-idx3-ubyte promises 2 x 5 x 4 = 40 bytes of data but has 39"):
-        Config(data=str(tmp_path), shots=2).build()
+        Config(data=str(tmp_path), shots=2).open()

@@ -52,7 +52,7 @@ def config(root: Path, **changes) -> Config:
 
 
 def few_shot(root: Path, split: str = "train", **changes) -> FewShot:
-    source = getattr(config(root, **changes).build(), split)
+    source = getattr(config(root, **changes).open(), split)
     assert isinstance(source, FewShot)
     return source
 
@@ -99,7 +99,7 @@ def test_the_pictures_of_this_test_are_all_different():
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_task_has_classes_of_one_data_set_and_split_numbered_as_they_stand(split, root, key):
-    benchmark = config(root).build()
+    benchmark = config(root).open()
     source = getattr(benchmark, split)
     batch = sample(source, 10, key)
     check_batch(batch, source.spec)
@@ -127,7 +127,7 @@ def test_support_and_query_share_no_image_and_neither_has_one_twice(root, key):
 
 
 def test_no_class_and_no_image_is_in_two_splits(root):
-    benchmark = config(root).build()
+    benchmark = config(root).open()
     seen = {}
     for split in ("train", "val", "test"):
         source = getattr(benchmark, split)
@@ -166,7 +166,7 @@ def test_every_image_of_a_class_is_drawn_equally_often_for_support_and_query(roo
 
 
 def test_training_draws_data_sets_at_random_and_testing_in_turn(root, key):
-    benchmark = config(root).build()
+    benchmark = config(root).open()
     assert isinstance(benchmark.train, FewShot)
     assert isinstance(benchmark.test, FewShot)
     family = np.asarray(draw(benchmark.train, 3000, key).family)
@@ -296,19 +296,19 @@ def test_a_file_of_decoded_pictures_is_enough(root, tmp_path):
     kept = decode_pictures(sources, 8).path
     assert kept is not None
     copy = shutil.copy(kept, tmp_path / "elsewhere.npz")
-    here, there = (config(root, data=str(data)).build() for data in (root, copy))
+    here, there = (config(root, data=str(data)).open() for data in (root, copy))
     assert here.test_name == there.test_name
     assert freeze(here.test, 6, seed=0, name="t").digest == freeze(there.test, 6, seed=0, name="t").digest
-    assert config(root, data=str(copy), datasets=("moss",)).build().families == ("moss",)
+    assert config(root, data=str(copy), datasets=("moss",)).open().families == ("moss",)
     with pytest.raises(
         SourceError,
         match=r"holds pictures of 8 x 8 in 3 channels; these settings need 84 x 84 in 3. Use --image-size 8,",
     ):
-        config(root, data=str(copy), image_size=84).build()
+        config(root, data=str(copy), image_size=84).open()
     with pytest.raises(SourceError, match=r"in 3 channels; these settings need 8 x 8 in 1"):
-        config(root, data=str(copy), grey=True).build()
+        config(root, data=str(copy), grey=True).open()
     with pytest.raises(SettingError, match=r"has no data set 'sea'; it has: bird, moss"):
-        config(root, data=str(copy), datasets=("sea",)).build()
+        config(root, data=str(copy), datasets=("sea",)).open()
 
 
 def test_grey_pictures_have_one_channel(root, key):
@@ -318,26 +318,26 @@ def test_grey_pictures_have_one_channel(root, key):
 
 
 def test_names_say_what_is_tested(root):
-    benchmark = config(root).build()
+    benchmark = config(root).open()
     assert benchmark.families == ("bird", "moss")
     assert benchmark.test_name == "plain-multi/bird+moss/ways3/shots2/query2/size8"
     assert (
-        config(root, grey=True, datasets=("moss",)).build().test_name
+        config(root, grey=True, datasets=("moss",)).open().test_name
         == "plain-multi/moss/ways3/shots2/query2/size8/grey"
     )
     assert benchmark.notes == ()
 
 
 def test_one_data_set_may_be_named_itself(root):
-    assert config(root / "bird").build().families == ("bird",)
-    assert config(root / "moss.tar").build().families == ("moss",)
+    assert config(root / "bird").open().families == ("bird",)
+    assert config(root / "moss.tar").open().families == ("moss",)
     assert list(find_datasets(root)) == ["bird", "moss"]
 
 
 def test_data_are_found_by_the_environment(root, tmp_path, monkeypatch):
     (tmp_path / "plain-multi").symlink_to(root)
     monkeypatch.setenv("STMAML_DATA", str(tmp_path))
-    assert config(root, data=None).build().families == ("bird", "moss")
+    assert config(root, data=None).open().families == ("bird", "moss")
 
 
 # What users get wrong.
@@ -352,7 +352,7 @@ def test_bad_pictures_are_named_counted_and_left_out(tmp_path, key):
     write_picture(bird / "train" / "train3" / "seen.png", colours(11 * 8))  # a test class's first picture
     write_picture(bird / "stray.png", colours(5000))
     write_picture(bird / "train" / "train9" / "alone.png", colours(5001))
-    benchmark = config(tmp_path).build()
+    benchmark = config(tmp_path).open()
     notes = "\n".join(benchmark.notes)
     for note in (
         "unreadable picture, left out: 1, such as bird/train/train0/broken.jpg",
@@ -374,14 +374,14 @@ def test_too_few_classes_are_an_error_that_says_what_to_do(root, tmp_path):
     with pytest.raises(
         SourceError, match=r"^bird/val has 5 classes; --ways 6 needs as many. Use fewer ways, or leave the set"
     ):
-        config(root, ways=6).build()
+        config(root, ways=6).open()
     bird = write_dataset(tmp_path / "bird")
     for path in list((bird / "test").glob("test[012]/00[4-7].png")):
         path.unlink()
     with pytest.raises(
         SourceError, match=r"bird/test has 2 classes \(3 more have fewer than 6 pictures\); --ways 3 needs"
     ):
-        config(tmp_path, shots=3).build()
+        config(tmp_path, shots=3).open()
 
 
 @pytest.mark.parametrize("gone", ["empty", "missing", "unreadable"])
@@ -397,7 +397,7 @@ def test_an_empty_split_is_an_error_that_says_what_to_do(gone, tmp_path):
         SourceError,
         match=f"^bird/val has no pictures{why if gone == 'unreadable' else ''}; expected bird/val/<class>/ with some.",
     ):
-        config(tmp_path).build()
+        config(tmp_path).open()
 
 
 def test_several_sets_in_one_archive_are_not_taken_for_one(tmp_path):
@@ -406,7 +406,7 @@ def test_several_sets_in_one_archive_are_not_taken_for_one(tmp_path):
     with pytest.raises(
         SourceError, match=r"^all holds more than one data set: there are .* in all/bird and in all/moss. Make each"
     ):
-        config(pack(tmp_path / "all", tmp_path / "all.tar")).build()
+        config(pack(tmp_path / "all", tmp_path / "all.tar")).open()
 
 
 def test_classes_in_two_splits_are_an_error(tmp_path):
@@ -415,24 +415,24 @@ def test_classes_in_two_splits_are_an_error(tmp_path):
     with pytest.raises(
         SourceError, match=r"bird/train and bird/test share 1 of their classes, such as train4; classes to be"
     ):
-        config(tmp_path).build()
+        config(tmp_path).open()
 
 
 def test_folders_without_data_sets_are_named(tmp_path):
     with pytest.raises(
         SourceError, match=r"holds no data set: expected <data set>/\{train,val,test\}/<class>/ of pictures"
     ):
-        config(tmp_path).build()
+        config(tmp_path).open()
     (tmp_path / "a.zip").write_bytes(b"")
     with pytest.raises(SourceError, match=r"a.zip is neither a folder nor a tar file"):
-        config(tmp_path / "a.zip").build()
+        config(tmp_path / "a.zip").open()
     with pytest.raises(SourceError, match=r"--data .*gone does not exist"):
-        config(tmp_path / "gone").build()
+        config(tmp_path / "gone").open()
 
 
 def test_an_unknown_data_set_is_named(root):
     with pytest.raises(SettingError, match=r"has no data set 'fungi'; it has: bird, moss."):
-        config(root, datasets=("bird", "fungi")).build()
+        config(root, datasets=("bird", "fungi")).open()
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_the_real_sets_have_the_classes_their_readme_counts(key):
     folder = Path(os.environ.get("STMAML_DATA") or Path(__file__).parents[2].parent / "shared" / "data") / "plain-multi"
     if not folder.is_dir():
         pytest.skip("the real pictures are not there: set STMAML_DATA to the folder with 'plain-multi'")
-    benchmark = Config(data=str(folder), images_on="host").build()
+    benchmark = Config(data=str(folder), images_on="host").open()
     assert benchmark.families == ("CUB_Bird", "DTD_Texture", "FGVC_Aircraft", "VGG_Flower")
     found = [getattr(benchmark, split).num_classes for split in ("train", "val", "test")]
     assert found == [(64, 30, 47, 64), (16, 7, 30, 16), (20, 10, 70, 22)]

@@ -169,13 +169,13 @@ def test_random_shots_lie_between_their_bounds_in_training_alone(key):
     assert counts[:2].sum() == 0
     assert (np.abs(counts[2:] - 120) < 5 * np.sqrt(120)).all()
     assert (np.diff(weight, axis=1) <= 0).all()
-    built = config.build()
+    built = config.open()
     assert np.asarray(built.test.sample(50, key=key).tasks.support.weight).min() == 1
     assert np.asarray(built.train.sample(50, key=key).tasks.support.weight).min() == 0
 
 
 def test_a_pool_has_no_more_tasks_than_it_is_told(key):
-    benchmark = Config(pool=3, shots=4, query_size=4).build()
+    benchmark = Config(pool=3, shots=4, query_size=4).open()
     assert isinstance(benchmark.train, Pool)
     check_batch(benchmark.train.sample(5, key=key), benchmark.train.spec)
     drawn = np.asarray(benchmark.train.sample(60, key=key).tasks.support.y).reshape(60, -1)
@@ -196,7 +196,7 @@ def test_a_frozen_set_is_known_by_its_digest():
 
 def test_the_test_set_of_the_paper_stays_the_same():
     """Scores of years apart are only comparable on the same tasks."""
-    benchmark = Config().build()
+    benchmark = Config().open()
     assert benchmark.test_name == "regression2d/range0..5/noise0.3/shots10/query40"
     assert freeze(benchmark.test, 20, seed=2, name=benchmark.test_name).digest == "1a2aaa183b862b4c"
 

@@ -251,13 +251,13 @@ def test_rich_inputs_are_fitted_to_training_days_alone(folder):
     row_file = np.repeat(np.arange(len(stations.count)), stations.count)
     known = values[np.isin(row_file, files["train"]) & present]
     low, high = np.quantile(known, (0.001, 0.999))
-    features = as_weather(settings.build().train).features
+    features = as_weather(settings.open().train).features
     at = MEASURED.index("WDSP")
     assert float(features.low[at]) == pytest.approx(low, rel=1e-5)
     assert float(features.high[at]) == pytest.approx(high, rel=1e-5)
     assert float(features.mean[at]) == pytest.approx(np.clip(known, low, high).mean(), rel=1e-5)
     assert features.common.tolist() == [1, 1, 1, 0, 0, 0]  # no hail, thunder or tornado in these files
-    for source in (settings.build().val, settings.build().test):
+    for source in (settings.open().val, settings.open().test):
         assert as_weather(source).features is features
 
 
@@ -294,7 +294,7 @@ def test_a_station_stays_in_its_split_when_others_go(folder, tmp_path):
 def test_another_seed_gives_another_split_and_name(folder):
     settings, other = config(folder), config(folder, split_seed=1)
     assert split_stations(settings)["test"] != split_stations(other)["test"]
-    assert other.build().test_name == "weather/by-station/split1/shots5/query40"
+    assert other.open().test_name == "weather/by-station/split1/shots5/query40"
 
 
 def test_shares_of_the_station_split():
@@ -338,11 +338,11 @@ def test_the_authors_list_is_looked_for_beside_the_data(folder, tmp_path):
     with pytest.raises(
         SourceError, match=r"needs the authors' list of files, but there is no authors_file_list.csv or"
     ):
-        settings.build()
+        settings.open()
     with pytest.raises(SourceError, match=r"there is no nowhere.csv\."):
-        dataclasses.replace(settings, file_list="nowhere.csv").build()
+        dataclasses.replace(settings, file_list="nowhere.csv").open()
     path, _ = authors_list(folder, tmp_path, compress=True)
-    assert settings.build().test_name.startswith("weather/by-file/")
+    assert settings.open().test_name.startswith("weather/by-file/")
     path.write_bytes(b"hello")
     with pytest.raises(SourceError, match=r"authors_file_list.csv.gz cannot be read"):
         settings.stations()
@@ -375,9 +375,9 @@ def test_too_few_files_for_three_splits_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
     write_year(tmp_path / "x", 2, num_days=50)
     with pytest.raises(SourceError, match=r"too few files for a benchmark: \d train, \d val, \d test with enough days"):
-        Config(data=str(tmp_path / "x"), test_query_size=20).build()
+        Config(data=str(tmp_path / "x"), test_query_size=20).open()
     with pytest.raises(SourceError, match=r"110 held out"):
-        Config(data=str(tmp_path / "x")).build()
+        Config(data=str(tmp_path / "x")).open()
 
 
 # Which days make a task.
@@ -385,7 +385,7 @@ def test_too_few_files_for_three_splits_are_refused(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def benchmark(folder) -> Benchmark:
-    return config(folder).build()
+    return config(folder).open()
 
 
 @pytest.fixture(scope="module")
@@ -394,7 +394,7 @@ def known(folder) -> dict[tuple, tuple[int, int]]:
     settings = config(folder)
     stations, files = settings.stations()
     found = {}
-    for source in (settings.build().train, settings.build().val, settings.build().test):
+    for source in (settings.open().train, settings.open().val, settings.open().test):
         x, y, file = as_weather(source).pooled(10**9, 0)
         rows = [stations.offset[f] + i for f in dict.fromkeys(file.tolist()) for i in range(stations.count[f])]
         for inputs_, target, f, row in zip(x, y, file, rows, strict=True):
@@ -465,7 +465,7 @@ def test_the_same_key_gives_the_same_tasks_and_another_key_others(benchmark):
 
 @pytest.mark.parametrize(("inputs_", "split"), [("rich", "train"), ("paper", "test")])
 def test_double_precision_draws_the_same_tasks(inputs_, split, folder):
-    source = getattr(config(folder, inputs=inputs_, min_shots=1).build(), split)
+    source = getattr(config(folder, inputs=inputs_, min_shots=1).open(), split)
     frozen = freeze(source, 6, seed=5, name="x").batch
     for a, b in zip(*map(jax.tree.leaves, (draw(source, 6, seed=5), frozen)), strict=True):
         np.testing.assert_allclose(np.asarray(a), b, rtol=2e-6, atol=1e-6)
@@ -507,7 +507,7 @@ def test_shuffled_days_are_a_fair_permutation():
 
 
 def test_other_shots_meet_the_same_stations_and_query_days(folder):
-    batches = {shots: draw(config(folder, shots=shots).build().test, 6) for shots in (2, 5, 40)}
+    batches = {shots: draw(config(folder, shots=shots).open().test, 6) for shots in (2, 5, 40)}
     few, some, many = (batches[shots].tasks for shots in (2, 5, 40))
     np.testing.assert_array_equal(few.query.x, some.query.x)
     np.testing.assert_array_equal(few.query.x, many.query.x)  # 80 days are enough for 40 and 40
@@ -517,20 +517,20 @@ def test_other_shots_meet_the_same_stations_and_query_days(folder):
 
 def test_a_query_that_does_not_fit_shrinks_by_weights_of_0(folder, known):
     settings = config(folder, shots=60)  # of 80 days
-    query = draw(settings.build().test, 6).tasks.query
+    query = draw(settings.open().test, 6).tasks.query
     assert (np.asarray(query.weight) == (np.arange(40) < 20)).all()
     assert (np.asarray(query.x)[:, 20:] == 0).all()
     assert (np.asarray(query.y)[:, 20:] == 0).all()
-    whole = draw(config(folder, shots=5).build().test, 6).tasks.query
+    whole = draw(config(folder, shots=5).open().test, 6).tasks.query
     np.testing.assert_array_equal(query.x[:, :20], whole.x[:, :20])
     assert all(row in known for row in rows_of(query, 0))
-    train = draw(config(folder, shots=10, query_size=75).build().train, 6)
+    train = draw(config(folder, shots=10, query_size=75).open().train, 6)
     assert (np.asarray(train.tasks.query.weight).sum(1) == 70).all()
-    check_batch(train, settings.build().train.spec)
+    check_batch(train, settings.open().train.spec)
 
 
 def test_training_draws_fewer_shots_if_asked(folder):
-    built = config(folder, min_shots=2).build()
+    built = config(folder, min_shots=2).open()
     support = draw(built.train, 400).tasks.support
     weight = np.asarray(support.weight)
     counts = np.bincount(weight.sum(1).astype(int), minlength=6)
@@ -542,8 +542,8 @@ def test_training_draws_fewer_shots_if_asked(folder):
 
 @pytest.mark.parametrize("inputs_", ["paper", "rich"])
 def test_dates_of_a_training_task_move_together_and_nothing_else_does(inputs_, folder):
-    plain = config(folder, inputs=inputs_).build()
-    moving = config(folder, inputs=inputs_, date_shift=3).build()
+    plain = config(folder, inputs=inputs_).open()
+    moving = config(folder, inputs=inputs_, date_shift=3).open()
     before, after = (draw(built.train, 200).tasks for built in (plain, moving))
     names = RICH_INPUTS if inputs_ == "rich" else PAPER_INPUTS
     dated = np.isin(names, ("DATE", "SIN1", "COS1", "SIN2", "COS2"))
@@ -576,7 +576,7 @@ def test_the_script_that_moves_dates_moves_nothing_else(folder):
     script = Path(__file__).parents[2] / "studies" / "shifted_dates.py"
     if not script.exists():
         pytest.skip("benchmarks/ is not part of this copy of the sources")
-    source = config(folder).build().val
+    source = config(folder).open().val
     moved = draw(runpy.run_path(str(script), run_name="shifted")["shifted"](source, 2), 5).tasks
     for part in ("support", "query"):
         new, old = getattr(moved, part), getattr(draw(source, 5).tasks, part)
@@ -640,8 +640,8 @@ def test_showcases_are_years_of_test_stations(benchmark, folder):
 
 
 def test_building_again_gives_the_same_object(folder):
-    assert config(folder).build() is config(folder).build()
-    five, ten = config(folder, shots=5).build(), config(folder, shots=10).build()
+    assert config(folder).open() is config(folder).open()
+    five, ten = config(folder, shots=5).open(), config(folder, shots=10).open()
     assert as_weather(five.test).days is as_weather(ten.test).days  # one copy in memory
 
 
@@ -652,7 +652,7 @@ def test_neither_place_nor_other_temperatures_are_inputs():
 
 def test_seasons_can_be_learnt(folder):
     """A straight line through pooled days with the season's wave explains part of what the mean cannot."""
-    built = config(folder, inputs="rich").build()
+    built = config(folder, inputs="rich").open()
     x, y, _ = as_weather(built.train).pooled(10**9, 0)
     test_x, test_y, _ = as_weather(built.test).pooled(10**9, 0)
     weights, *_ = np.linalg.lstsq(np.c_[x, np.ones(len(x))], y)
@@ -686,7 +686,7 @@ def test_settings_without_sense_are_refused(settings, message):
 def test_missing_data_are_asked_for(monkeypatch, tmp_path):
     monkeypatch.delenv("STMAML_DATA", raising=False)
     with pytest.raises(SourceError, match="--data"):
-        Config().build()
+        Config().open()
     monkeypatch.setenv("STMAML_DATA", str(tmp_path))
     with pytest.raises(SourceError, match="gsod"):
-        Config().build()
+        Config().open()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def test_st_maml_beats_maml_and_the_support_mean_on_six_families(tmp_path):
     """On 300 new tasks, after 3,000 steps each: by more than two standard errors of the paired difference."""
-    tasks = freeze(recipe("regression2d", "maml").task.build().test, 300, seed=9, name="learning")
+    tasks = freeze(recipe("regression2d", "maml").benchmark_settings.open().test, 300, seed=9, name="learning")
     errors = {}
     for cell in cells("regression2d", Budget(3000, 1, 300), task={}, only=("maml", "st-maml")):
         assert isinstance(cell, Cell)

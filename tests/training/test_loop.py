@@ -32,8 +32,8 @@ EXPERIMENT = Experiment(
     benchmark="regression2d",
     method="st-maml",
     preset="paper",
-    task=TASKS,
-    learner=st_maml.Config(hidden=(8,), encoder=(8,), z_size=4, h_size=3, inner=InnerLoop(inner_steps=1)),
+    benchmark_settings=TASKS,
+    method_settings=st_maml.Config(hidden=(8,), encoder=(8,), z_size=4, h_size=3, inner=InnerLoop(inner_steps=1)),
     training=TRAINING,
 )
 

@@ -20,7 +20,7 @@ from stmaml.tasks import Scaling, TaskBatch, TaskSpec
 from stmaml.training import TrainConfig, initial_state, loop, memory, meta_step, train_learners
 from stmaml.training.memory import Plan, choose, largest_divisor, parse_size, recomputing, size_text
 
-SOURCE = regression2d.Config(shots=4, query_size=5).build().train
+SOURCE = regression2d.Config(shots=4, query_size=5).open().train
 INNER = InnerLoop(inner_lr=0.05, inner_steps=2)
 LEARNERS = {
     "maml": maml.Config(hidden=(8,), inner=INNER),
@@ -222,7 +222,7 @@ def train(learners, source, config):
 @pytest.mark.slow
 def test_training_within_memory(monkeypatch, key):
     """The real program is measured: less memory is really needed, the same is learnt, settings come back as given."""
-    source = regression2d.Config(shots=4, query_size=100).build().train
+    source = regression2d.Config(shots=4, query_size=100).open().train
     learners = [replace(QUICK, hidden=(64,)).build(source.spec, key=k) for k in jr.split(key)]
     monkeypatch.setattr(memory, "free_bytes", lambda: 10**9)
     plain, (line,) = train(learners, source, short(memory="auto"))

@@ -47,7 +47,7 @@ class BenchmarkConfig(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def build(self) -> "Benchmark":
+    def open(self) -> "Benchmark":
         """The sources behind these settings."""
         ...
 

@@ -70,7 +70,7 @@ class Config:
             if getattr(self, name) < 1:
                 raise SettingError(f"--{name.replace('_', '-')} must be at least 1; got {getattr(self, name)}.")
 
-    def build(self) -> Benchmark:
+    def open(self) -> Benchmark:
         """Pairs of training and of validation attributes, triplets of test attributes, each on its own pictures."""
         path = locate(data_folder(self.data, "faces"))
         return _build(path.resolve(), replace(self, data=None))

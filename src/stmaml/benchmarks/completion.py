@@ -79,7 +79,7 @@ class Config:
         if len(set(self.families)) < len(self.families):
             raise SettingError(f"--families names one twice: {' '.join(self.families)}. Name each once.")
 
-    def build(self) -> Benchmark:
+    def open(self) -> Benchmark:
         """Training and validation tasks from the training images, test tasks from the test images."""
         albums = self._albums()
         height, width = albums.test.shape

@@ -87,7 +87,7 @@ class Config:
         """Images of each class in the query set of a validation or test task."""
         return self.shots if self.test_query_per_class is None else self.test_query_per_class
 
-    def build(self) -> Benchmark:
+    def open(self) -> Benchmark:
         """Tasks of the classes in train/, val/ and test/."""
         path = data_folder(self.data, "plain-multi").resolve()
         albums = _read(path, self.datasets, self.image_size, "grey" if self.grey else "rgb")

@@ -89,7 +89,7 @@ class Config:
         if self.pool is not None and self.pool < 1:
             raise SettingError(f"--pool must be at least 1 task; got {self.pool}.")
 
-    def build(self) -> Benchmark:
+    def open(self) -> Benchmark:
         """Training tasks as set; validation and test tasks with all their shots."""
         train = Curves(self, random_shots=True)
         held_out = Curves(replace(self, query_size=self.test_query_size))

@@ -89,7 +89,7 @@ class Config:
         if self.inputs == "rich" and self.handling == "released":
             raise SettingError("--inputs rich needs --handling correct: the released handling hides what is missing.")
 
-    def build(self) -> Benchmark:
+    def open(self) -> Benchmark:
         """The stations' days, shared out to training, validation and test."""
         return _build(self, self._path(), self._list_path())
 

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
     flags = parse(Floor, arguments, "stmaml floor", config=(tyro.conf.OmitArgPrefixes,))
     if min(flags.tasks, flags.draws) < 1:
         raise SettingError(f"--tasks and --draws must be at least 1; got {flags.tasks} and {flags.draws}.")
-    benchmark = flags.task.build()
+    benchmark = flags.task.open()
     tasks = freeze(benchmark.test, flags.tasks, seed=FLOOR_SEED, name=benchmark.test_name)
     console = plain_console(stderr=True)
     with console.status(f"weighing {flags.draws:,} draws a family for {flags.tasks} tasks"):

@@ -59,10 +59,10 @@ def main(arguments: list[str]) -> None:
     budget = _budget(flags)
     table = [_trained_by(cell, training) for cell in cells(name, budget, task=changes, only=flags.rows)]
     console = plain_console(stderr=True)
-    tasks = [cell.task if isinstance(cell, BaselineCell) else cell.experiment.task for cell in table]
+    tasks = [cell.task if isinstance(cell, BaselineCell) else cell.experiment.benchmark_settings for cell in table]
     open_benchmark(tasks[0], console)  # files are read, or found missing, before anything is trained
     for task in dict.fromkeys(tasks):
-        task.build()
+        task.open()
     stop = StopRequest()
     diverged = []
     with stop_requests(stop):

@@ -13,7 +13,7 @@ from stmaml.progress import Listener, listening
 def open_benchmark(task: BenchmarkConfig, console: Console) -> Benchmark:
     """The benchmark, with a bar while its files are read, and a line for each thing worth knowing about them."""
     with telling(console, "opening the benchmark"):
-        benchmark = task.build()
+        benchmark = task.open()
     for note in benchmark.notes:
         console.print(note, highlight=False)
     return benchmark

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
     if first.resume is not None:
         flags = parse(Resume, arguments, "stmaml train")
         runs = find_runs(flags.resume)
-        open_benchmark(load_experiment(runs[0]).task, plain_console(stderr=True))
+        open_benchmark(load_experiment(runs[0]).benchmark_settings, plain_console(stderr=True))
         _train(runs, tensorboard=flags.tensorboard)
         return
     if first.benchmark is None:
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> None:
     )
     folder = flags.run or Path("runs") / f"{chosen.benchmark}-{chosen.method}-{chosen.preset}-{flags.seed}"
     seeds = list(range(flags.seed, flags.seed + flags.seeds))
-    open_benchmark(experiment.task, plain_console(stderr=True))
+    open_benchmark(experiment.benchmark_settings, plain_console(stderr=True))
     _train(create_runs(experiment, folder, seeds, force=flags.force), tensorboard=flags.tensorboard)
 
 
@@ -133,8 +133,8 @@ def _flags_for(chosen: Experiment) -> type:
         "seeds": option(1, "Train this many seeds side by side, from --seed on.", int),
         "force": option(False, "Replace a run that is already there.", bool),
         "tensorboard": option(False, "Also write TensorBoard event files.", bool),
-        "task": (type(chosen.task), dataclasses.field(default=chosen.task)),
-        "learner": (type(chosen.learner), dataclasses.field(default=chosen.learner)),
+        "task": (type(chosen.benchmark_settings), dataclasses.field(default=chosen.benchmark_settings)),
+        "learner": (type(chosen.method_settings), dataclasses.field(default=chosen.method_settings)),
         "modelling": (Modelling, dataclasses.field(default=chosen.modelling)),
         "training": (TrainConfig, dataclasses.field(default=chosen.training)),
     }

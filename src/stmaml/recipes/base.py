@@ -40,8 +40,8 @@ class Experiment:
     benchmark: str
     method: str
     preset: str
-    task: BenchmarkConfig
-    learner: MethodConfig
+    benchmark_settings: BenchmarkConfig
+    method_settings: MethodConfig
     modelling: Modelling = field(default_factory=Modelling)
     training: TrainConfig = field(default_factory=TrainConfig)
 

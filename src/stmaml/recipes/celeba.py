@@ -20,8 +20,8 @@ def _celeba(method: str, learner: MethodConfig) -> Experiment:
         benchmark="celeba",
         method=method,
         preset="paper",
-        task=celeba.Config(mirror=True),
-        learner=learner,
+        benchmark_settings=celeba.Config(mirror=True),
+        method_settings=learner,
         training=TrainConfig(
             steps=4_000,
             tasks_per_batch=16,

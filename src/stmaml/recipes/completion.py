@@ -34,8 +34,8 @@ def _completion(
         benchmark="completion",
         method=method,
         preset=preset,
-        task=completion.Config(query_size=query_size),
-        learner=learner,
+        benchmark_settings=completion.Config(query_size=query_size),
+        method_settings=learner,
         modelling=Modelling(standardise=standardise),
         training=TrainConfig(
             steps=steps, tasks_per_batch=72, outer_lr=outer_lr, warmup=warmup, val_samples=8, val_metric="bce"
@@ -49,8 +49,8 @@ def _best(method: str, learner: MethodConfig) -> Experiment:
         benchmark="completion",
         method=method,
         preset="best",
-        task=completion.Config(inputs="waves", shift=1, distort=0.1),
-        learner=learner,
+        benchmark_settings=completion.Config(inputs="waves", shift=1, distort=0.1),
+        method_settings=learner,
         training=TrainConfig(steps=9_000, tasks_per_batch=96, warmup=500, val_samples=8, val_metric="bce"),
     )
 

@@ -15,15 +15,15 @@ INNER = InnerLoop(inner_lr=1e-2, inner_steps=5)
 
 
 def _plain_multi(
-    method: str, learner: MethodConfig, *, preset: str = "paper", task: plain_multi.Config | None = None
+    method: str, learner: MethodConfig, *, preset: str = "paper", tasks: plain_multi.Config | None = None
 ) -> Experiment:
     """5-way 5-shot. As many training tasks as HSML's 50,000 batches of 4, in batches of 8, which a GPU prefers."""
     return Experiment(
         benchmark="plain-multi",
         method=method,
         preset=preset,
-        task=task or plain_multi.Config(),
-        learner=learner,
+        benchmark_settings=tasks or plain_multi.Config(),
+        method_settings=learner,
         training=TrainConfig(
             steps=25_000,
             tasks_per_batch=8,
@@ -76,6 +76,6 @@ RECIPES = (
         "st-maml",
         replace(STMAML, reads="prototypes", proto_head=True, kl_weight=0.01),
         preset="best",
-        task=plain_multi.Config(mirror=True),
+        tasks=plain_multi.Config(mirror=True),
     ),
 )

@@ -21,8 +21,8 @@ def _regression2d(method: str, learner: MethodConfig, *, outer_lr: float = 3e-3,
         benchmark="regression2d",
         method=method,
         preset="paper",
-        task=regression2d.Config(query_size=query_size),
-        learner=learner,
+        benchmark_settings=regression2d.Config(query_size=query_size),
+        method_settings=learner,
         training=TrainConfig(steps=40_000, outer_lr=outer_lr),
     )
 
@@ -49,8 +49,8 @@ _RELEASED = Experiment(
     benchmark="regression2d",
     method="st-maml",
     preset="released",
-    task=regression2d.Config(input_range=(-5.0, 5.0), query_size=10, balanced=True),
-    learner=st_maml.Config(
+    benchmark_settings=regression2d.Config(input_range=(-5.0, 5.0), query_size=10, balanced=True),
+    method_settings=st_maml.Config(
         hidden=(20, 40),
         encoder=(20, 20, 20),
         z_hidden=(),
@@ -72,15 +72,15 @@ _RELEASED = Experiment(
 _DEMO = replace(
     _PAPER[0],
     preset="demo",
-    learner=replace(_STMAML, inner=_inner(1e-3, 5)),
+    method_settings=replace(_STMAML, inner=_inner(1e-3, 5)),
     training=TrainConfig(steps=20_000, outer_lr=3e-3),
 )
 _BEST = Experiment(
     benchmark="regression2d",
     method="st-maml",
     preset="best",
-    task=regression2d.Config(min_shots=1),
-    learner=st_maml.Config(
+    benchmark_settings=regression2d.Config(min_shots=1),
+    method_settings=st_maml.Config(
         hidden=(128, 128),
         encoder=(128, 128),
         attention=2,

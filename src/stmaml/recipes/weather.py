@@ -18,8 +18,8 @@ def _paper(method: str, learner: MethodConfig, *, outer_lr: float = 3e-3) -> Exp
         benchmark="weather",
         method=method,
         preset="paper",
-        task=weather.Config(),
-        learner=learner,
+        benchmark_settings=weather.Config(),
+        method_settings=learner,
         training=TrainConfig(steps=20_000, tasks_per_batch=50, outer_lr=outer_lr),
     )
 
@@ -31,8 +31,8 @@ def _tuned(method: str, learner: MethodConfig, *, steps: int, modelling: Modelli
         benchmark="weather",
         method=method,
         preset="tuned",
-        task=weather.Config(),
-        learner=learner,
+        benchmark_settings=weather.Config(),
+        method_settings=learner,
         modelling=modelling,
         training=TrainConfig(steps=steps, tasks_per_batch=192, outer_lr=4e-3, optimizer="muon", warmup=300),
     )
@@ -44,8 +44,8 @@ def _best(method: str, learner: MethodConfig) -> Experiment:
         benchmark="weather",
         method=method,
         preset="best",
-        task=weather.Config(inputs="rich", query_size=100),
-        learner=learner,
+        benchmark_settings=weather.Config(inputs="rich", query_size=100),
+        method_settings=learner,
         modelling=Modelling(standardise=True, noise_model="predicted"),
         training=TrainConfig(steps=10_000, tasks_per_batch=64, val_metric="nll", val_samples=8),
     )
@@ -64,8 +64,8 @@ _RELEASED = Experiment(
     benchmark="weather",
     method="st-maml",
     preset="released",
-    task=weather.Config(split="file", handling="released"),
-    learner=st_maml.Config(
+    benchmark_settings=weather.Config(split="file", handling="released"),
+    method_settings=st_maml.Config(
         hidden=_WIDTHS,
         encoder=(40, 80, 200),
         z_hidden=(),

@@ -245,7 +245,7 @@ def _paper_key(row: Row) -> tuple[str, str, str | None] | None:
     config, summary = row.variant.config, row.evaluations[0].summary
     method, benchmark = config["method"], config["benchmark"]["name"]
     try:
-        usual = flatten(as_json(recipe(benchmark, method["name"]).task))
+        usual = flatten(as_json(recipe(benchmark, method["name"]).benchmark_settings))
     except SettingError:
         return None
     tested = summary["settings"]

@@ -239,8 +239,8 @@ def changes(config: Mapping[str, Any]) -> dict[str, Any]:
     except SettingError:
         return {}
     groups = (
-        (usual.learner, method["settings"]),
-        (usual.task, config["benchmark"]["settings"]),
+        (usual.method_settings, method["settings"]),
+        (usual.benchmark_settings, config["benchmark"]["settings"]),
         (usual.modelling, config["modelling"]),
         (usual.training, config["training"]),
     )
