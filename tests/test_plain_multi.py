@@ -123,17 +123,19 @@ def test_each_particle_of_bmaml_steps_as_far_as_maml(benchmark):
 def evaluated(folder: Path, method: str, accuracy: dict[str, float], **changes) -> Path:
     """A run with made-up scores: a task of each data set and its mirror image around the mean."""
     usual = json.loads(json.dumps(dataclasses.asdict(recipe("plain-multi", method))))
-    usual["learner"].update(changes)
-    usual["learner"]["conv"].update({name: v for name, v in changes.items() if name in usual["learner"]["conv"]})
-    for name in set(changes) & set(usual["learner"]["conv"]):
-        usual["learner"].pop(name)
+    usual["method_settings"].update(changes)
+    usual["method_settings"]["conv"].update(
+        {name: v for name, v in changes.items() if name in usual["method_settings"]["conv"]}
+    )
+    for name in set(changes) & set(usual["method_settings"]["conv"]):
+        usual["method_settings"].pop(name)
     run = Run(folder)
     run.create(
         {
             "command": "stmaml train",
             "seed": 0,
-            "benchmark": {"name": "plain-multi", "settings": usual["task"]},
-            "method": {"name": method, "preset": "paper", "settings": usual["learner"]},
+            "benchmark": {"name": "plain-multi", "settings": usual["benchmark_settings"]},
+            "method": {"name": method, "preset": "paper", "settings": usual["method_settings"]},
             "modelling": usual["modelling"],
             "training": usual["training"],
         }
@@ -142,7 +144,7 @@ def evaluated(folder: Path, method: str, accuracy: dict[str, float], **changes) 
     every = np.concatenate(list(values.values()))
     summary = {
         **{"benchmark": "plain-multi", "method": method, "preset": "paper", "seed": 0, "tasks": len(every)},
-        **{"samples": 1, "digest": "d", "settings": usual["task"], "inner_steps": None},
+        **{"samples": 1, "digest": "d", "settings": usual["benchmark_settings"], "inner_steps": None},
         "task_set": f"plain-multi/{'+'.join(accuracy)}/ways5/shots5/query5/size84/seed-2/tasks-{len(every)}",
         "metrics": {"accuracy": summarise(every)},
         "families": {name: {"accuracy": summarise(v)} for name, v in values.items()},

@@ -37,7 +37,7 @@ def make_run(
     """A run folder as training leaves it, with some of its method's or training's settings changed."""
     known = benchmark if benchmark == "weather" else "regression2d"
     usual = json.loads(json.dumps(dataclasses.asdict(recipe(known, method, preset))))
-    groups = {name: usual[name] for name in ("task", "learner", "modelling", "training")}
+    groups = {name: usual[name] for name in ("benchmark_settings", "method_settings", "modelling", "training")}
     for group in groups.values():
         group.update({name: value for name, value in settings.items() if name in group})
     run = Run(folder)
@@ -45,8 +45,8 @@ def make_run(
         {
             "command": f"stmaml train {benchmark} --method {method} --seed {seed}",
             "seed": seed,
-            "benchmark": {"name": benchmark, "settings": groups["task"]},
-            "method": {"name": method, "preset": preset, "settings": groups["learner"]},
+            "benchmark": {"name": benchmark, "settings": groups["benchmark_settings"]},
+            "method": {"name": method, "preset": preset, "settings": groups["method_settings"]},
             "modelling": groups["modelling"],
             "training": groups["training"],
             "versions": {"python": "3.11", "stmaml": "0.1.0"},

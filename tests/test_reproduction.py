@@ -50,8 +50,12 @@ def test_the_weather_table_also_has_what_a_practitioner_would_use():
 def test_the_weather_table_compares_tuned_methods_on_the_same_inputs_and_base_learner():
     rows = {cell.name: cell.experiment for cell in method_rows("weather", BUDGETS["weather"]["paper"])}
     ours, theirs = (dataclasses.asdict(rows[name]) for name in ("st-maml-tuned", "maml-tuned"))
-    assert ours["benchmark_settings"] == theirs["benchmark_settings"] == dataclasses.asdict(rows["maml"].benchmark_settings)
-    assert ours["learner"]["hidden"] == theirs["learner"]["hidden"] == (100, 100)
+    assert (
+        ours["benchmark_settings"]
+        == theirs["benchmark_settings"]
+        == dataclasses.asdict(rows["maml"].benchmark_settings)
+    )
+    assert ours["method_settings"]["hidden"] == theirs["method_settings"]["hidden"] == (100, 100)
     assert ours["modelling"]["standardise"]
     assert theirs["modelling"]["standardise"]
     seen = {name: rows[name].training.steps * rows[name].training.tasks_per_batch for name in rows}

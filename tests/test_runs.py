@@ -338,7 +338,12 @@ def test_recipes_survive_a_run_folder(name, tmp_path):
 
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_recipes_survive_json(name):
-    for part in (RECIPES[name].benchmark_settings, RECIPES[name].method_settings, RECIPES[name].modelling, RECIPES[name].training):
+    for part in (
+        RECIPES[name].benchmark_settings,
+        RECIPES[name].method_settings,
+        RECIPES[name].modelling,
+        RECIPES[name].training,
+    ):
         assert through_json(part) == part
 
 
