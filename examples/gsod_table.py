@@ -24,8 +24,9 @@ import polars as pl
 from matplotlib.figure import Figure  # noqa: TID251
 
 from stmaml.runs import Run
-from stmaml.tables.groups import Sizes, split_groups
-from stmaml.tables.model import load_model
+from stmaml.tables.groups import split_groups
+from stmaml.tables.model import load_model, load_table
+from stmaml.tables.scoring import saved_result
 
 MISSING = {
     "TEMP": 9999.9,
@@ -106,7 +107,7 @@ def draw(table, folder, run):
     run, folder = Run(Path(run)), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     stations_figure(load_model(run.folder), held_out_stations(table, run)).savefig(folder / "stations.png", dpi=150)
-    coverage_figure(run.scores()["test-groups"]["calibration"]).savefig(folder / "stations-coverage.png", dpi=150)
+    coverage_figure(saved_result(run)["calibration"]).savefig(folder / "stations-coverage.png", dpi=150)
     print(f"drew {folder / 'stations.png'} and {folder / 'stations-coverage.png'}")
 
 
@@ -117,7 +118,7 @@ def held_out_stations(table, run):
     """The first few of the run's test stations that report on most days: by rank, not by how well they do."""
     rows = pl.scan_parquet(table)
     count = rows.group_by("STATION").len().collect()
-    sizes = Sizes(**run.config()["table"]["sizes"])
+    sizes = load_table(run).benchmark_settings.table.sizes
     split = split_groups(count["STATION"].to_list(), count["len"].cast(pl.Int64).to_numpy(), sizes)
     full = set(count.filter(pl.col("len") >= MOST_OF_A_YEAR)["STATION"])
     chosen = [name for name in split.test if name in full][:SHOWN]
@@ -141,7 +142,7 @@ def stations_figure(model, stations):
         ax.plot(known["DATE"], known["TEMP"], "o", color="black", ms=5, label="labelled days")
         ax.set_title(f"station {days['STATION'][0]}: {inside:.0%} of the other days in the interval", fontsize=10)
         ax.set_ylabel("°F")
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 

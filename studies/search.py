@@ -2,7 +2,7 @@
 
 python studies/search.py regression2d --method maml [--preset paper] [--inner-steps 5] [--inner-lr 1e-3 1e-2]
     [--outer-lr 1e-3 3e-3] [--kl-weight 0.003 0.025] [--input-range 0 5 --input-range -5 5] [--steps 8000]
-    [--set learner.z_size=64 task.query_size=10 training.tasks_per_batch=200 modelling.standardise=true]
+    [--set method_settings.encoder.z_size=64 benchmark_settings.query_size=10 training.tasks_per_batch=200]
     [--shots 10 5 2] [--samples 1] [--json FILE]
 
 Scores are on validation tasks; test tasks are never drawn. All combinations share one initialisation and the same
@@ -24,14 +24,15 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from stmaml.benchmarks.base import TaskSource, freeze
+from stmaml.benchmarks.base import VAL_SEED
+from stmaml.benchmarks.sources import TaskSource
 from stmaml.evaluation import evaluate
-from stmaml.experiments import VAL_SEED
+from stmaml.experiments import fresh, scaling_for
 from stmaml.inner import InnerLoop
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.methods.meta_sgd import MetaSGD
-from stmaml.methods.standardised import Standardised
-from stmaml.recipes import Experiment, build_learner, recipe
+from stmaml.methods.wrapper import with_settings
+from stmaml.recipes import Experiment, recipe
 from stmaml.tasks import Task, TaskBatch
 from stmaml.training import State, initial_state, run_steps, unbundle
 
@@ -53,22 +54,19 @@ class Varied(AbstractMetaLearner):
     kl_weight: jax.Array | None
 
     def loss(self, task: Task, *, key):
-        return self._set(self.learner).loss(task, key=key)
+        return with_settings(self.learner, self._vary).loss(task, key=key)
 
     def adapt(self, support, *, num_samples, key):
-        return self._set(self.learner).adapt(support, num_samples=num_samples, key=key)
+        return with_settings(self.learner, self._vary).adapt(support, num_samples=num_samples, key=key)
 
-    def _set(self, learner: Any) -> Any:
-        if isinstance(learner, Standardised):
-            return dataclasses.replace(learner, learner=self._set(learner.learner))
-        settings = learner.settings
+    def _vary(self, settings: Any) -> Any:
         if self.inner_lr is not None:
             inner = unchecked(TracedInner(), **vars(settings.inner))
             inner = unchecked(inner, inner_lr=jax.lax.stop_gradient(self.inner_lr))
             settings = unchecked(settings, inner=inner)
         if self.kl_weight is not None:
             settings = unchecked(settings, kl_weight=jax.lax.stop_gradient(self.kl_weight))
-        return dataclasses.replace(learner, settings=settings)
+        return settings
 
 
 class AnyRange(eqx.Module):
@@ -100,15 +98,16 @@ def main() -> None:
     base = changed(recipe(flags.benchmark, flags.method, flags.preset), flags)
     grid = combinations(base, flags)
     started = time.monotonic()
-    tasks = {one["range"]: in_range(base, one["range"]).task for one in grid}
+    tasks = {one["range"]: in_range(base, one["range"]).benchmark_settings for one in grid}
     benchmarks: dict[Any, Any] = {extent: task.open() for extent, task in tasks.items()}
     first = benchmarks[grid[0]["range"]]
     states, sources, keys = [], [], []
     for one in grid:
-        learner = build_learner(base.method_settings, benchmarks[one["range"]], base.modelling, key=jr.key(flags.seed))
+        benchmark = benchmarks[one["range"]]
+        learner = fresh(base, benchmark.train.spec, scaling_for(base, benchmark), key=jr.key(flags.seed))
         state = initial_state(vary(learner, one, base), base.training)
         states.append(eqx.tree_at(lambda s: s.rate, state, jnp.asarray(one["outer_lr"] / base.training.outer_lr)))
-        sources.append(ranged(benchmarks[one["range"]].train, one["range"]))
+        sources.append(ranged(benchmark.train, one["range"]))
         keys.append(jr.key(flags.seed))
     bundle = stack(states)
     source = first.train if grid[0]["range"] is None else stack(sources)
@@ -140,7 +139,7 @@ def parse() -> argparse.Namespace:
     for name in ("--inner-lr", "--outer-lr", "--kl-weight"):
         parser.add_argument(name, type=float, nargs="+", default=[])
     parser.add_argument("--input-range", type=float, nargs=2, action="append", default=[])
-    parser.add_argument("--set", nargs="+", default=[], metavar="GROUP.NAME=JSON")
+    parser.add_argument("--set", nargs="+", default=[], metavar="PATH.NAME=JSON")
     parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--shots", type=int, nargs="+")
     parser.add_argument("--samples", type=int, default=1)
@@ -154,18 +153,17 @@ def changed(experiment: Any, flags: argparse.Namespace) -> Experiment:
     """The recipe with what the command line changes."""
     for setting in flags.set:
         path, value = setting.split("=", 1)
-        group, name = path.split(".", 1)
         parsed = json.loads(value)
-        parsed = tuple(parsed) if isinstance(parsed, list) else parsed
-        experiment = dataclasses.replace(
-            experiment, **{group: dataclasses.replace(getattr(experiment, group), **{name: parsed})}
-        )
+        experiment = replaced(experiment, path.split("."), tuple(parsed) if isinstance(parsed, list) else parsed)
     if flags.inner_steps is not None:
-        inner = dataclasses.replace(experiment.method_settings.inner, inner_steps=flags.inner_steps)
-        experiment = dataclasses.replace(
-            experiment, method_settings=dataclasses.replace(experiment.method_settings, inner=inner)
-        )
-    return dataclasses.replace(experiment, training=dataclasses.replace(experiment.training, steps=flags.steps))
+        experiment = replaced(experiment, ["method_settings", "inner", "inner_steps"], flags.inner_steps)
+    return replaced(experiment, ["training", "steps"], flags.steps)
+
+
+def replaced(settings: Any, path: list[str], value: Any) -> Any:
+    """Settings with one of them changed, however deep it lies."""
+    name, *rest = path
+    return dataclasses.replace(settings, **{name: replaced(getattr(settings, name), rest, value) if rest else value})
 
 
 def combinations(base: Any, flags: argparse.Namespace) -> list[dict[str, Any]]:
@@ -223,14 +221,8 @@ def compiled(base: Experiment, *, shared: bool) -> Any:
 
 def score(states: list[State], grid: list, tasks: dict, shots: int | None, flags: argparse.Namespace) -> list[dict]:
     """Validation scores of each combination."""
-    sets = {}
-    for extent, task in tasks.items():
-        changes = {} if shots is None else {"shots": shots}
-        if hasattr(task, "min_shots"):
-            changes["min_shots"] = None
-        sets[extent] = freeze(
-            dataclasses.replace(task, **changes).open().val, flags.val_tasks, seed=VAL_SEED, name="search"
-        )
+    tests = {extent: task.at_test(flags.benchmark, shots=shots).open() for extent, task in tasks.items()}
+    sets = {extent: benchmark.val_set(flags.val_tasks) for extent, benchmark in tests.items()}
     scores = []
     for one, state in zip(grid, states, strict=True):
         result = evaluate(

@@ -8,17 +8,17 @@ each day of its years, from thousands of other stations, loses nearly all it had
 """
 
 import argparse
-import dataclasses
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 
-from stmaml.benchmarks.base import freeze
+from stmaml.benchmarks.base import VAL_SEED
+from stmaml.benchmarks.sources import freeze
 from stmaml.benchmarks.weather import Weather
 from stmaml.errors import SourceError, StmamlError
 from stmaml.evaluation import evaluate
-from stmaml.experiments import VAL_SEED, load_run
+from stmaml.experiments import EvaluateConfig, load_run
 
 METRICS = ("mse", "nll", "coverage90")
 
@@ -48,16 +48,11 @@ def main() -> None:
 
 def score(folder: str, asked: argparse.Namespace) -> None:
     experiment, learner = load_run(folder, data=asked.data)
-    task = (
-        experiment.benchmark_settings
-        if asked.data is None
-        else dataclasses.replace(experiment.benchmark_settings, data=asked.data)
-    )
-    source = task.open().val
+    source = EvaluateConfig(data=asked.data).of(experiment).open().val
     if not isinstance(source, Weather):
         raise SourceError(f"{folder} is no run of the weather benchmark.")
     for days in asked.days:
-        tasks = freeze(shifted(source, days), asked.tasks, seed=VAL_SEED, name="shifted")
+        tasks = freeze(shifted(source, days), asked.tasks, seed=VAL_SEED)
         summary = evaluate(learner, tasks, num_samples=asked.samples, key=jr.key(0)).summary()
         cells = (f"{summary[name]['mean']:.3f} ± {summary[name]['ci95']:.3f}" for name in METRICS)
         print(f"{folder[-39:]:40}{days:>6}" + "".join(f"{cell:>22}" for cell in cells), flush=True)

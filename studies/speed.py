@@ -45,12 +45,13 @@ from rich.console import Console
 from rich.table import Table
 
 from stmaml.benchmarks import completion, regression2d
-from stmaml.benchmarks.base import TaskSource
+from stmaml.benchmarks.sources import TaskSource
+from stmaml.experiments import fresh, scaling_for
 from stmaml.inner import InnerLoop
 from stmaml.methods import METHODS, maml
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.nets.conv import Conv
-from stmaml.recipes import build_learner, presets, recipe
+from stmaml.recipes import presets, recipe
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 from stmaml.training import TrainConfig, initial_state, run_steps
 from stmaml.training.memory import usual_chunk
@@ -372,7 +373,7 @@ def method_contender(name: str) -> Contender:
     if presets("regression2d", name):
         experiment = recipe("regression2d", name, presets("regression2d", name)[0])
         benchmark = experiment.benchmark_settings.open()
-        learner = build_learner(experiment.method_settings, benchmark, experiment.modelling, key=jr.key(0))
+        learner = fresh(experiment, benchmark.train.spec, scaling_for(experiment, benchmark))
         return library(name, learner, benchmark.train, replace(experiment.training, tasks_per_batch=TASKS))
     source = regression2d.Config().open().train
     learner = METHODS[name]().build(source.spec, key=jr.key(0))
@@ -636,7 +637,7 @@ def completion_contender(tiny: bool, tasks: int) -> ImageContender:
     side, count = (4, 10) if tiny else (28, 20_000)
     pixels = jr.randint(jr.key(0), (3 * count, side * side), 0, 256).astype(jnp.uint8)
     settings = completion.Config(shots=5) if tiny else completion.Config()  # all pixels asked, unlike the recipe
-    source = completion.Completion(completion.Album(pixels, (count,) * 3, (side, side)), settings, training=True)
+    source = completion.Completion(completion.GreyAlbum(pixels, (count,) * 3, (side, side)), settings, training=True)
     learner = experiment.method_settings.build(source.spec, key=jr.key(0))
     config = replace(experiment.training, tasks_per_batch=tasks)
     return image_contender("st-maml, paper", learner, source, config, steps=2 if tiny else CHUNK, precision="float32")

@@ -18,6 +18,7 @@ for the synthetic table also the table. What follows ± is the 95 % interval ove
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,11 +30,15 @@ import polars as pl
 from scipy import stats
 
 from stmaml.baselines import Baseline, Normal, NumpyTask, Pooled
+from stmaml.benchmarks.base import Benchmark
+from stmaml.experiments import create_runs, train_runs
 from stmaml.metrics import summarise_seeds
-from stmaml.tables import scoring
+from stmaml.recipes import Experiment
+from stmaml.tables.benchmark import Config, TableConfig, open_frame
 from stmaml.tables.columns import Numeric
-from stmaml.tables.fitting import Prepared, TableConfig, finish, prepare, train
-from stmaml.tables.settings import Settings, default_settings
+from stmaml.tables.schema import Schema
+from stmaml.tables.scoring import score_table, usual_baselines
+from stmaml.tables.settings import table_recipe
 from stmaml.tasks import TargetKind
 
 SHOTS = ("2", "5", "10")
@@ -103,20 +108,24 @@ def split_anew(frame: pl.DataFrame, task: str, seed: int) -> pl.DataFrame:
     return frame.with_columns(pl.format("{} of split {}", pl.col(task).cast(pl.String), pl.lit(seed)).alias(task))
 
 
-def run(frame: pl.DataFrame, table: TableConfig, settings: Settings, *, known: bool = False) -> dict[str, Any]:
+def run(frame: pl.DataFrame, experiment: Experiment, *, seed: int = 0, known: bool = False) -> dict[str, Any]:
     """Scores of the method and all baselines on the test groups of one split; `known` if lines() drew the table."""
-    prepared = prepare(split_anew(frame, table.task, settings.seed), table, settings)
-    began = time.perf_counter()
-    model = finish(prepared, settings, train(prepared, settings))
-    seconds = time.perf_counter() - began
-    others = scoring._chosen(prepared, None)
-    result = scoring.score(model, prepared, baselines=(*others, best(prepared)) if known else others)
-    return {**result, "seconds": seconds, "steps": settings.training.steps, "seed": settings.seed}
+    settings: Any = experiment.benchmark_settings
+    benchmark = open_frame(split_anew(frame, settings.table.task, seed), settings)
+    others = usual_baselines(benchmark.train.spec)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = create_runs(experiment, benchmark, Path(folder) / "run", [seed])
+        began = time.perf_counter()
+        train_runs(runs, experiment, benchmark)
+        seconds = time.perf_counter() - began
+        result = score_table(runs[0], benchmark, baselines=(*others, best(benchmark)) if known else others)
+    return {**result, "seconds": seconds, "steps": experiment.training.steps, "seed": seed}
 
 
-def best(prepared: Prepared) -> Baseline:
+def best(benchmark: Benchmark) -> Baseline:
     """The known optimum of the synthetic table."""
-    (column,) = prepared.schema.used
+    settings: Any = benchmark.settings
+    (column,) = Schema.from_json(settings.schema).used
     assert isinstance(column, Numeric)
     return Best(column)
 
@@ -206,8 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in flags.tables:
         read, table = TABLES[name]
         for seed in range(flags.seeds):
-            settings = default_settings(steps=flags.steps, seed=seed)
-            found.setdefault(name, []).append(run(read(seed), table, settings, known=name == "lines"))
+            experiment = table_recipe(Config(table), steps=flags.steps)
+            found.setdefault(name, []).append(run(read(seed), experiment, seed=seed, known=name == "lines"))
             if flags.json is not None:
                 flags.json.write_text(json.dumps(found, indent=1))
         print(shown(name, found[name]), end="\n\n", flush=True)

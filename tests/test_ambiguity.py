@@ -12,10 +12,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml import ambiguity
 from stmaml.ambiguity import NUM_ASSIGNED, assign, sample_answers, samples_models, score_open, score_rules
-from stmaml.benchmarks.base import Showcase, TaskSet
+from stmaml.benchmarks.base import Showcase
+from stmaml.benchmarks.sources import TaskSet
 from stmaml.evaluation import evaluate, trace
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor
-from stmaml.prediction import CategoricalOutcome
+from stmaml.outcomes import CategoricalOutcome
 from stmaml.tasks import Examples, Task, TaskBatch
 
 
@@ -110,9 +111,10 @@ def test_each_set_is_read_by_itself(kind, slopes, key):
 
 @pytest.mark.parametrize("count", [1, 10, 23])
 def test_as_many_different_models_are_drawn_as_asked_for(count, key):
-    logits = eqx.filter_jit(sample_answers)(Fake("random"), SUPPORT, X.reshape(3, 2, 1), num_samples=count, key=key)
-    assert logits.shape == (count, 3, 2, 2)
-    assert len(np.unique(np.asarray(logits)[:, 0, 0, 1])) == count
+    answers = eqx.filter_jit(sample_answers)(Fake("random"), SUPPORT, X.reshape(3, 2, 1), num_samples=count, key=key)
+    probabilities = np.asarray(answers.mean())
+    assert probabilities.shape == (count, 3, 2, 2)
+    assert len(np.unique(probabilities[:, 0, 0, 1])) == count
 
 
 def test_memory_holds_a_few_models_at_once(monkeypatch, key):
@@ -133,7 +135,7 @@ def open_set(count: int = 5) -> TaskSet:
     support = jax.tree.map(lambda leaf: jnp.stack([leaf] * count), SUPPORT)
     query = jax.vmap(Examples.of)(x, jnp.stack([Y] * count))
     rules = jnp.tile(jnp.arange(3), (count, 1))
-    return TaskSet("open", TaskBatch(Task(support, query), jnp.zeros(count, dtype=int), rules=rules), "digest")
+    return TaskSet(TaskBatch(Task(support, query), jnp.zeros(count, dtype=int), rules=rules), "digest")
 
 
 def test_an_evaluation_scores_open_tasks_one_by_one_however_many_at_once(key):
@@ -161,7 +163,9 @@ def test_tasks_without_open_rules_are_scored_as_ever(key):
 
 
 def test_a_figures_data_hold_every_models_answer_and_rule(key):
-    shown = Showcase("rules-1", SUPPORT, X / 11, Y[:, None].astype(float), jnp.arange(6.0), ("a", "b", "c"))
+    shown = Showcase(
+        "rules-1", "rules", {"number": 1}, SUPPORT, X / 11, Y[:, None].astype(float), jnp.arange(6.0), ("a", "b", "c")
+    )
     found = trace(Fake("two"), shown, key=key)
     assert found["rules"].tolist() == ["a", "b", "c"]
     assert found["query_y"].tolist() == [[1, 0], [1, 0], [0, 1]]

@@ -13,8 +13,9 @@ from stmaml.errors import SettingError
 from stmaml.methods import st_maml
 from stmaml.nets.attention import AttentionBlock, MultiHeadAttention
 from stmaml.nets.layers import MLP
-from stmaml.nets.set_encoder import DiagonalNormal, TaskEncoder
+from stmaml.nets.set_encoder import DiagonalNormal, Encoding, TaskEncoder
 from stmaml.tasks import TaskSpec
+from tests.changed import changed
 
 WEIGHT = jnp.array([1.0, 0.5, 0.0, 2.0, 1.0])
 assert_close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
@@ -39,7 +40,8 @@ def encode(encoder: TaskEncoder, xy, weight) -> DiagonalNormal:
 
 @eqx.filter_jit
 def new_encoder(attention: int, key) -> TaskEncoder:
-    return TaskEncoder(3, (8, 6), 4, post=(7,), attention=attention, num_heads=2, key=key)
+    settings = Encoding((8, 6), attention=attention, num_heads=2, z_hidden=(7,), z_size=4)
+    return TaskEncoder(3, settings, key=key)
 
 
 def double(array) -> np.ndarray:
@@ -213,6 +215,6 @@ def test_pairs_meet_only_by_attention(encoder, xy):
 
 
 def test_heads_that_do_not_divide_the_codes_are_refused(key):
-    config = st_maml.Config(encoder=(8, 6), attention=1, num_heads=4)
+    config = changed(st_maml.Config(), encoder=(8, 6), attention=1, num_heads=4)
     with pytest.raises(SettingError, match="4 heads must divide the sizes of keys and values, which are 6 and 6"):
         eqx.filter_jit(config.build)(TaskSpec((2,), 1), key=key)

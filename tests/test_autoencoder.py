@@ -7,13 +7,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from stmaml.nets.autoencoder import (
-    GRUCell,
-    PoolingAutoEncoder,
-    RecurrentAutoEncoder,
-    SampleEmbedding,
-    set_autoencoder,
-)
+from stmaml.nets.autoencoder import GRUCell, PoolingAutoEncoder, RecurrentAutoEncoder, SampleEmbedding, set_autoencoder
 from stmaml.nets.layers import Linear
 
 ROWS, SIZE, CODE = 7, 3, 8

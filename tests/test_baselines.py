@@ -34,11 +34,12 @@ from stmaml.baselines import (
 )
 from stmaml.baselines.base import Fitted, Spread, fit_spread
 from stmaml.baselines.boosting import boost, row_shares, simulate, squared_loss
-from stmaml.benchmarks.base import TaskSet
+from stmaml.benchmarks.sources import TaskSet
 from stmaml.errors import SettingError, SourceError
 from stmaml.metrics import score_task
-from stmaml.prediction import CategoricalOutcome, NormalOutcome, Prediction
-from stmaml.progress import listening
+from stmaml.outcomes import CategoricalOutcome, NormalOutcome
+from stmaml.prediction import Prediction
+from stmaml.progress import Told, listening
 from stmaml.tasks import Examples, Task, TaskBatch, pad
 
 FEW = BoostingConfig(
@@ -80,7 +81,7 @@ def frozen(tasks: list[NumpyTask], *, size: int | None = None, filler: float = 0
 
     made = [Task(examples(t.support_x, t.support_y), examples(t.query_x, t.query_y)) for t in tasks]
     batch = TaskBatch(jax.tree.map(lambda *leaves: jnp.stack(leaves), *made), jnp.arange(len(tasks)) % 2)
-    return TaskSet("toy", jax.tree.map(np.asarray, batch), "digest")
+    return TaskSet(jax.tree.map(np.asarray, batch), "digest")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -598,7 +599,7 @@ def test_scores_are_those_of_the_metrics(fitted, test):
         np.testing.assert_allclose(scores.values[name][2], value, rtol=1e-4, atol=1e-5, err_msg=name)
     np.testing.assert_allclose(scores.values["mse"][2], np.mean((task.query_y - answer.mean) ** 2), rtol=1e-4)
     np.testing.assert_array_equal(scores.family, [0, 1, 0])
-    assert (scores.task_set, scores.digest, scores.num_samples) == ("toy", "digest", 1)
+    assert (scores.digest, scores.num_samples) == ("digest", 1)
 
 
 def test_clean_targets_are_scored_where_known(fitted, test):
@@ -628,26 +629,26 @@ def test_tasks_lose_their_padding_and_keep_their_rows(test):
 
 def test_inputs_of_any_shape_become_rows():
     x, y = np.arange(48.0).reshape(1, 2, 4, 6), np.zeros((1, 2, 1))
-    (task,) = numpy_tasks(TaskSet("t", TaskBatch.of(x, y, x, y), "d"))
+    (task,) = numpy_tasks(TaskSet(TaskBatch.of(x, y, x, y), "d"))
     np.testing.assert_array_equal(task.query_x, np.arange(48.0).reshape(2, 24))
 
 
 def test_progress_is_told(fitted, test):
     heard = []
-    with listening(lambda *told: heard.append(told)):
+    with listening(heard.append):
         score_baseline(fitted["ridge"], frozen(test[:3]))
-    assert heard == [("scoring ridge", done, 3) for done in (1, 2, 3)]
+    assert heard == [Told("scoring ridge", done, 3) for done in (1, 2, 3)]
 
 
 def test_what_a_baseline_cannot_predict_is_refused(fitted, test):
     x = np.zeros((2, 3, 4))
     with pytest.raises(SettingError, match="these tasks have 2 targets an example; the baselines predict one"):
-        numpy_tasks(TaskSet("two", TaskBatch.of(x, np.zeros((2, 3, 2)), x, np.zeros((2, 3, 2))), "d"))
+        numpy_tasks(TaskSet(TaskBatch.of(x, np.zeros((2, 3, 2)), x, np.zeros((2, 3, 2))), "d"))
     classes = [replace(t, support_y=(t.support_y > 0).astype(int), query_y=(t.query_y > 0).astype(int)) for t in test]
-    with pytest.raises(SettingError, match="ridge predicts real numbers, but the targets of toy are classes"):
+    with pytest.raises(SettingError, match="ridge predicts real numbers, but the targets here are classes"):
         score_baseline(fitted["ridge"], frozen(classes))
     model = SupportFrequency(2).fit(Pooled(np.zeros((2, 3)), np.array([0, 1]), np.array([0, 0])), classes)
-    with pytest.raises(SettingError, match="support-frequency predicts classes, but the targets of toy are real"):
+    with pytest.raises(SettingError, match="support-frequency predicts classes, but the targets here are real"):
         score_baseline(model, frozen(test))
 
 

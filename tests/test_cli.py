@@ -79,6 +79,10 @@ def test_version_is_the_package_version(stmaml):
         (["train", "regression2d", "--preset=papr"], "there is no preset 'papr'. Did you mean paper?"),
         (["train", "regression2d", "--method", "#"], "there is no method '#'. Choose one of: "),
         (["train"], "train needs a benchmark: regression2d"),
+        (["train", "--run", "regression2d"], "train needs a benchmark: regression2d"),
+        (["train", "--method", "mml", "regression2d"], "there is no method 'mml'. Did you mean maml"),
+        (["train", "--steps", "0", "--method", "maml", "regression2d"], "--steps must be at least 1; got 0"),
+        (["reproduce", "--seeds", "0", "regression2d"], "--seeds must be at least 1; got 0"),
         (["train", "--resume", "/nowhere"], "there is no run folder /nowhere"),
         (["evaluate", "/nowhere"], "there is no run folder /nowhere"),
     ],
@@ -118,6 +122,9 @@ def test_wrong_flags_exit_with_code_2(words, stmaml, tmp_path, monkeypatch):
         (["--input-range", "5", "0"], "--input-range needs a lower and a higher number; got 5.0 and 0.0"),
         (["--min-shots", "11"], "--min-shots must lie between 0 and --shots (10); got 11"),
         (["--seeds", "0"], "--seeds must be at least 1; got 0"),
+        (["--outer-lr", "inf"], "--outer-lr must be a finite number; got inf"),
+        (["--method", "hsml", "--sigma", "0"], "--sigma must be above 0; got 0.0"),
+        (["--method", "mmaml", "--encoder"], "--encoder needs one width or more, each at least 1; got none"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(flags, message, stmaml, tmp_path):
@@ -159,7 +166,9 @@ def test_evaluate_as_json_has_every_score(stmaml, trained):
     assert all(set(value) == {"mean", "ci95"} for value in result["metrics"].values())
     assert set(result["families"]) <= {"sinusoid", "line", "quadratic", "cubic", "surface", "ripple"}
     assert all(set(family) == names for family in result["families"].values())
-    assert Run(trained / "seed-0").scores()["tasks30-samples2-shots5-noise0.3"] == result
+    start = "regression2d-range0..5-noise0.3-shots5-query40-samples2-tasks30-"
+    saved = Run(trained / "seed-0").scores()[start + result["digest"][:8]]
+    assert saved | result == saved
     assert len(Run(trained / "seed-0").curves()) > 0
 
 
@@ -178,19 +187,19 @@ def test_evaluate_of_several_seeds_says_which(stmaml, trained):
 def test_evaluate_as_text_has_a_table(stmaml, trained):
     code, out, _ = stmaml("evaluate", trained / "seed-0", "--tasks", 6, "--samples", 1)
     assert code == 0
-    assert "maml on regression2d/range0..5/noise0.3/shots5/query40/seed-2/tasks-6" in " ".join(out.split())
+    assert "maml on regression2d/range0..5/noise0.3/shots5/query40, 6 tasks, 1 samples a task" in " ".join(out.split())
     assert "half-width of the 95 % interval over tasks" in out
 
 
 def test_validation_tasks_are_other_tasks_and_leave_no_scores(stmaml, trained):
     folder = trained / "seed-1"
     stmaml("evaluate", folder, "--tasks", 7, "--samples", 1)
-    (tested,) = [scores for name, scores in Run(folder).scores().items() if name.startswith("tasks7-")]
+    (tested,) = [scores for name, scores in Run(folder).scores().items() if "-tasks7-" in name]
     before = Run(folder).scores()
     code, out, _ = stmaml("evaluate", folder, "--tasks", 7, "--samples", 1, "--json", "--validation")
     result = json.loads(out)
     assert code == 0
-    assert result["task_set"] == "validation/seed-1/tasks-7"
+    assert result["task_set"].startswith("regression2d/validation/range0..5")
     assert result["digest"] != tested["digest"]
     assert Run(folder).scores() == before
 
@@ -203,7 +212,8 @@ def test_tasks_can_be_harder_at_test_time(stmaml, trained):
     assert code == 0
     assert (result["settings"]["shots"], result["settings"]["noise"], result["inner_steps"]) == (2, 0.8, 3)
     assert result["task_set"].startswith("regression2d/range0..5/noise0.8/shots2")
-    assert "tasks6-samples1-shots2-noise0.8-inner3" in Run(folder).scores()
+    name = f"regression2d-range0..5-noise0.8-shots2-query40-samples1-inner3-tasks6-{result['digest'][:8]}"
+    assert name in Run(folder).scores()
 
 
 @pytest.mark.parametrize(

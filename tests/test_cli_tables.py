@@ -1,31 +1,41 @@
-"""`stmaml fit` and `stmaml predict`, from the outside: words in, exit code, text and files out."""
+"""The commands on a table, from the outside: words in, exit code, text and files out."""
 
 import datetime as dt
 import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
 from rich.table import Table
+from scipy import stats
 
 from stmaml import cli
 from stmaml.baselines import ridge, support_mean
 from stmaml.cli import fit as fit_command
 from stmaml.cli.predict import as_csv, file_name
+from stmaml.cli.progress import showing
 from stmaml.cli.showing import plain_console
-from stmaml.cli.telling import telling
-from stmaml.runs import Run
+from stmaml.cli.stopping import StopRequest
+from stmaml.progress import tell
+from stmaml.recipes import Experiment
+from stmaml.runs import Run, read_json, read_npz, write_json
 from stmaml.tables import scoring
-from stmaml.tables.settings import Settings, default_settings
-from tests.table_data import lines, quick
+from stmaml.tables.benchmark import Config
+from stmaml.tables.settings import table_recipe
+from tests.table_data import draw, lines, quick
 
 FLAGS = ["--task", "shop", "--target", "y", "--shots", "6", "--query-size", "6", "--min-query", "2", "--method", "cnp"]
 
@@ -33,17 +43,13 @@ FLAGS = ["--task", "shop", "--target", "y", "--shots", "6", "--query-size", "6",
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Small learners, and the two quickest baselines."""
-    monkeypatch.setattr(fit_command, "default_settings", tiny)
-    monkeypatch.setattr(
-        scoring, "_chosen", lambda prepared, given: (support_mean(), ridge()) if given is None else given
-    )
+    monkeypatch.setattr(fit_command, "table_recipe", tiny)
+    monkeypatch.setattr(scoring, "usual_baselines", lambda spec: (support_mean(), ridge()))
 
 
-def tiny(
-    method: str, *, steps: int | None = None, seed: int = 0, preset: str = "default", linear: bool = True
-) -> Settings:
+def tiny(table: Config, method: str, *, steps: int | None, preset: str, linear: bool, noise_model: str) -> Experiment:
     del method, preset
-    return quick(steps or 40, seed=seed, linear=linear)
+    return quick(steps or 40, table, linear=linear, noise_model=noise_model)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +67,7 @@ def fitted(table, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "shops"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["stmaml", "fit", str(table), *FLAGS, "--no-baselines", "--run", str(folder)])
-        patch.setattr(fit_command, "default_settings", tiny)
+        patch.setattr(fit_command, "table_recipe", tiny)
         cli.main()
     return folder
 
@@ -79,25 +85,113 @@ def one_line(text: str) -> bool:
     return text.count("\n") == 1
 
 
-def test_fit_shows_schema_groups_scores_and_calibration(stmaml, table, tmp_path):
-    code, out, err = stmaml("fit", table, *FLAGS, "--run", tmp_path / "run")
-    assert code == 0
+@pytest.fixture(scope="module")
+def beside(table, tmp_path_factory) -> tuple[Path, str, str]:
+    """A run with baselines beside it, and what `fit` printed and said."""
+    folder, out, err = tmp_path_factory.mktemp("runs") / "beside", io.StringIO(), io.StringIO()
+    words = ["stmaml", "fit", str(table), *FLAGS, "--run", str(folder)]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", words)
+        patch.setattr(fit_command, "table_recipe", tiny)
+        patch.setattr(scoring, "usual_baselines", lambda spec: (support_mean(), ridge()))
+        cli.main()
+    return folder, out.getvalue(), err.getvalue()
+
+
+def test_fit_shows_schema_groups_scores_and_calibration(stmaml, beside):
+    folder, out, err = beside
     flat = " ".join(err.split())
     assert "rate [/min] dropped constant" in flat
     assert "note: intervals without labelled rows rest on 6 groups to calibrate on and may not hold" in flat
     assert "day date" in flat
     assert "groups by 'shop': 28 to train, 6 to validate and calibrate, 6 to test" in flat
-    scores = Run(tmp_path / "run").scores()["test-groups"]["scores"]
-    assert set(scores) == {"0", "1", "2", "5", "6"}
-    assert all(set(rows) == {"cnp", "ridge", "support-mean"} for rows in scores.values())
+    code, again, _ = stmaml("fit", "--resume", folder, "--json")
+    assert code == 0
+    scores = json.loads(again)["scores"]
+    assert list(scores) == ["0", "1", "2", "5", "6"]
+    assert all(list(rows) == ["cnp", "support-mean", "ridge"] for rows in scores.values())
     assert f"{scores['5']['ridge']['mse']['mean']:.4g}" in out
     assert "90% interval holds" in " ".join(out.split())
     assert "Meta-learning " in out
-    config = Run(tmp_path / "run").config()
-    assert config["schema"]["target"]["name"] == "y"
-    assert config["groups"] == {"train": 28, "val": 6, "test": 6, "skipped": 0}
-    code, again, _ = stmaml("fit", "--resume", tmp_path / "run")
-    assert (code, again) == (0, out)  # nothing is left to do
+    assert Run(folder).config()["benchmark"]["settings"]["schema"]["target"]["name"] == "y"
+
+
+def test_a_finished_run_shows_its_scores_without_training(stmaml, beside, monkeypatch):
+    monkeypatch.setattr(fit_command, "train_runs", None)
+    monkeypatch.setattr(fit_command, "score_table", None)
+    code, again, _ = stmaml("fit", "--resume", beside[0])
+    assert (code, again) == (0, beside[1])
+
+
+def test_a_report_has_baselines_as_rows_and_the_verdict(stmaml, beside, tmp_path):
+    code, _, _ = stmaml("report", beside[0], "--out", tmp_path)
+    assert code == 0
+    text = (tmp_path / "report.md").read_text()
+    for name in ("cnp", "ridge", "support-mean"):  # with one seed, on 600 tasks
+        assert len(re.findall(rf"^\| {name} +\| +1 \| +600 \|", text, re.MULTILINE)) == 5
+    assert text.count("Meta-learning ") == 1
+
+
+def scored_by(stmaml, *words: object) -> dict[str, Any]:
+    code, out, _ = stmaml(*words, "--json")
+    assert code == 0
+    return json.loads(out)
+
+
+def same(one: Any, other: Any) -> None:
+    """Equal but for rounding: evaluating again adds in another order."""
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for name in one:
+            same(one[name], other[name])
+    else:
+        assert one == (pytest.approx(other, rel=1e-5) if isinstance(one, float) else other)
+
+
+def test_evaluate_says_what_fit_said_with_baselines_as_rows(stmaml, beside):
+    folder, out, _ = beside
+    before = scored_by(stmaml, "fit", "--resume", folder)
+    files = sorted(path.name for path in Run(folder).scores_folder.iterdir())
+    code, shown, err = stmaml("evaluate", folder)
+    assert code == 0
+    assert "6 to test" in err
+    same(scored_by(stmaml, "evaluate", folder), before)
+    assert shown.splitlines() == out.splitlines()[:-2]  # which name the next command
+    assert sorted(path.name for path in Run(folder).scores_folder.iterdir()) == files
+    same(scored_by(stmaml, "fit", "--resume", folder), before)  # the verdict is kept, too
+
+
+def test_evaluate_scores_at_one_number_of_labelled_rows(stmaml, beside):
+    whole = scored_by(stmaml, "fit", "--resume", beside[0])
+    two = scored_by(stmaml, "evaluate", beside[0], "--shots", 2)
+    assert list(two["scores"]) == list(two["calibration"]) == ["2"]
+    same(two["scores"]["2"], whole["scores"]["2"])
+    assert "with 2 labelled rows (6 test groups)" in two["verdict"]
+    same(scored_by(stmaml, "fit", "--resume", beside[0]), whole)
+    for shots in (7, -1):
+        code, _, err = stmaml("evaluate", beside[0], "--shots", shots)
+        assert code == 2
+        assert one_line(err)
+        assert f"--shots must be from 0 to 6, the most it was fitted for; got {shots}." in err
+
+
+def test_evaluate_with_other_tasks_changes_nothing_that_fit_said(stmaml, fitted, tmp_path):
+    fitted = shutil.copytree(fitted, tmp_path / "run")
+    whole = scored_by(stmaml, "fit", "--resume", fitted)
+    few = scored_by(stmaml, "evaluate", fitted, "--tasks", 6)
+    assert few["digest"] != whole["digest"]
+    same(scored_by(stmaml, "fit", "--resume", fitted), whole)
+    code, _, err = stmaml("evaluate", fitted, "--tasks", 6, "--validation")
+    assert code == 2
+    assert "the validation groups of a table have calibrated its runs" in err
+
+
+def test_another_table_of_the_same_columns_is_tested_on(stmaml, fitted, tmp_path):
+    other = lines(40, 12, seed=9, prefix="other").with_columns(pl.lit("2020-01-03").alias("day"))
+    other.write_csv(tmp_path / "other.csv")
+    shutil.copytree(fitted, tmp_path / "run")
+    found = scored_by(stmaml, "evaluate", tmp_path / "run", "--data", tmp_path / "other.csv")
+    assert found["task_set"].startswith("table/tableother.csv/targety/groups6/")
 
 
 def test_fit_prints_one_json_object(stmaml, fitted):
@@ -122,7 +216,7 @@ def test_a_stopped_fit_goes_on_with_resume(table, tmp_path):
     words = ["fit", str(table), *FLAGS, "--no-baselines", "--json"]
     script = (
         "import sys; from stmaml.cli import fit, main; from tests.test_cli_tables import tiny; "
-        "fit.default_settings = tiny; main()"
+        "fit.table_recipe = tiny; main()"
     )
 
     def start(*more: str) -> subprocess.Popen:
@@ -146,13 +240,91 @@ def test_a_stopped_fit_goes_on_with_resume(table, tmp_path):
     config_path = tmp_path / "a" / "config.json"
     step = Run(tmp_path / "a").checkpoint_steps()[-1]
     shorter = json.loads(config_path.read_text())
-    shorter["settings"]["training"]["steps"] = step + 40
+    shorter["training"]["steps"] = step + 40
     config_path.write_text(json.dumps(shorter))
     resumed = start("fit", "--resume", str(tmp_path / "a"), "--no-baselines", "--json")
     out, err = resumed.communicate(timeout=240)
     assert resumed.returncode == 0, err
     assert Run(tmp_path / "a").checkpoint_steps()[-1] == step + 40
     assert "cnp" in json.loads(out)["scores"]["6"]
+
+
+class Soon(StopRequest):
+    """Asks to stop when training looks for the first time."""
+
+    def requested(self) -> bool:
+        self.signal = signal.SIGTERM
+        return super().requested()
+
+
+@pytest.mark.parametrize("command", ["fit", "train"])
+def test_an_interrupted_run_ends_as_one_that_was_not(stmaml, table, fitted, tmp_path, monkeypatch, command):
+    """The same weights to the last bit, whichever command goes on with it; then the same scores."""
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(fit_command, "StopRequest", Soon)
+        code, _, err = stmaml("fit", table, *FLAGS, "--no-baselines", "--run", folder)
+    assert code == 143
+    assert f"stopped at step 20, state saved. Go on with: stmaml fit --resume {folder}" in " ".join(err.split())
+    assert Run(folder).checkpoint_steps() == [20]
+    code, _, err = stmaml(command, "--resume", folder, *["--no-baselines"] * (command == "fit"))
+    assert code == 0
+    assert Run(folder).checkpoint_steps()[-1] == 40
+    for name in ("learner.npz", "reference.npz"):
+        np.testing.assert_equal(read_npz(folder / name), read_npz(fitted / name))
+    assert read_json(folder / "calibration.json") == read_json(fitted / "calibration.json")
+    whole = scored_by(stmaml, "fit", "--resume", fitted)
+    same(scored_by(stmaml, "fit", "--resume", folder, "--no-baselines"), whole)
+
+
+def test_a_run_whose_table_changed_is_refused(stmaml, table, fitted, tmp_path):
+    """Wherever rows would be read again: learning goes on, or scores are made, with the same rows or not at all."""
+    changed, unfinished = tmp_path / "shops.csv", tmp_path / "run"
+    changed.write_text(table.read_text().replace("shop 3,", "shop 3x,"))
+    shutil.copytree(fitted, unfinished)
+    config = read_json(unfinished / "config.json")
+    config["benchmark"]["settings"]["files"] = [str(changed)]
+    write_json(unfinished / "config.json", config)
+    assert stmaml("fit", "--resume", unfinished)[0] == 0  # nothing is read
+    (unfinished / "calibration.json").unlink()
+    for words in (["fit", "--resume"], ["train", "--resume"], ["evaluate"]):
+        code, out, err = stmaml(*words, unfinished)
+        assert (code, out) == (2, "")
+        assert one_line(err)
+        assert f"the table at {changed} has changed since it was first learnt from. Restore it, or fit anew" in err
+
+
+@pytest.mark.parametrize("noise_model", ["student", "mixture"])
+def test_other_noise_models_are_fitted_and_predict(stmaml, new, tmp_path, noise_model):
+    """A table with heavy tails: quantiles rise and are finite."""
+    frame = lines(40, 12)
+    heavy = frame.with_columns(pl.col("y") + pl.Series(draw(stats.t, 2.5, size=frame.height, random_state=3)))
+    heavy.write_csv(tmp_path / "heavy.csv")
+    words = [*FLAGS, "--noise-model", noise_model, "--no-baselines", "--run", tmp_path / "run"]
+    found = scored_by(stmaml, "fit", tmp_path / "heavy.csv", *words)
+    assert Run(tmp_path / "run").config()["modelling"]["noise_model"] == noise_model
+    assert all(abs(rows["cnp"]["nll"]["mean"]) < 1e3 for rows in found["scores"].values())
+    support, query = new
+    code, out, _ = stmaml("predict", tmp_path / "run", "--support", support, "--query", query)
+    assert code == 0
+    quantiles = pl.read_csv(out.encode()).select("q05", "q10", "q25", "q50", "q75", "q90", "q95").to_numpy()
+    assert np.isfinite(quantiles).all()
+    assert (np.diff(quantiles, axis=1) >= 0).all()
+    code, _, err = stmaml("fit", tmp_path / "heavy.csv", *FLAGS, "--noise-model", "heavy", "--run", tmp_path / "other")
+    assert code == 2
+    assert "there is no noise model 'heavy'" in err
+
+
+def test_a_run_of_0_1_0_shows_the_scores_it_has(stmaml, tmp_path):
+    """Its table is gone; all that it was scored at lies in one file."""
+    with tarfile.open(Path(__file__).with_name("runs_0_1_0.tar.xz")) as packed:
+        packed.extractall(tmp_path, filter="data")
+    folder = tmp_path / "runs_0_1_0" / "table-lines"
+    found = scored_by(stmaml, "fit", "--resume", folder)
+    assert found == read_json(folder / "scores" / "test-groups.json")
+    code, out, _ = stmaml("fit", "--resume", folder)
+    assert code == 0
+    assert "Scores are means over 2 test groups." in out
 
 
 def test_predict_gives_rows_back_in_order(stmaml, fitted, new, tmp_path):
@@ -287,7 +459,7 @@ def test_names_like_markup_are_printed_as_they_stand(capsys):
 
 def test_names_like_markup_do_not_break_a_bar():
     written = io.StringIO()
-    with telling(Console(file=written, force_terminal=True, width=200), "reading") as tell:
+    with showing(Console(file=written, force_terminal=True, width=200), "reading"):
         tell("reading a [/b].zip", 1, 2)
     assert "reading a [/b].zip" in re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", written.getvalue())
 
@@ -355,7 +527,7 @@ def test_a_bad_table_is_told_in_one_line_and_leaves_no_run(stmaml, table, tmp_pa
 
 
 def test_a_method_that_does_not_suit_the_target_leaves_no_run(stmaml, table, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit_command, "default_settings", default_settings)
+    monkeypatch.setattr(fit_command, "table_recipe", table_recipe)
     code, out, err = stmaml("fit", table, *FLAGS[:-1], "protonet", "--run", tmp_path / "run")
     assert (code, out) == (2, "")
     assert one_line(err)
@@ -373,12 +545,10 @@ def test_a_finished_run_shows_its_scores_without_its_table(stmaml, fitted, table
     assert "6 labelled rows" in out
 
 
-@pytest.mark.parametrize("command", [["report"], ["evaluate"]])
-def test_commands_for_benchmarks_refuse_the_run_of_a_table(stmaml, fitted, command):
-    code, _, err = stmaml(*command, fitted)
-    assert code == 2
-    assert one_line(err)
-    assert "was made by 'stmaml fit' from a table" in err
+def test_a_table_scored_without_baselines_has_a_report_too(stmaml, fitted, tmp_path):
+    code, out, _ = stmaml("report", fitted, "--out", tmp_path)
+    assert (code, out) == (0, f"wrote {tmp_path / 'report.md'} and 7 figures beside it\n")
+    assert (tmp_path / "shots.png").stat().st_size > 5000
 
 
 def test_bad_questions_are_told_in_one_line(stmaml, fitted, new, tmp_path):

@@ -1,15 +1,26 @@
-"""The documentation names only what exists."""
+"""The documentation names only what exists, and the code on its pages works."""
 
 import ast
 import importlib
+import importlib.util
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from stmaml.methods import METHODS
+from stmaml.benchmarks import BENCHMARKS, plain_multi
+from stmaml.inner import InnerLoop
+from stmaml.methods import METHODS, maml
+from stmaml.nets.conv import Conv
+from stmaml.recipes import RECIPES, Experiment
+from stmaml.runs import Run
+from stmaml.training import TrainConfig
+from tests.picture_files import write_dataset
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "stmaml"
@@ -112,3 +123,66 @@ def test_code_on_a_page_imports_only_what_exists(page):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stmaml"):
                 module = importlib.import_module(str(node.module))
                 assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch) -> Callable[[str, str], ModuleType]:
+    """A module of the block of CONTRIBUTING.md that begins with these words, as the page has it put into a file."""
+
+    def load(name: str, docstring: str) -> ModuleType:
+        blocks = [block for _, block in FENCE.findall((ROOT / "CONTRIBUTING.md").read_text())]
+        (code,) = [block for block in blocks if block.startswith(f'"""{docstring}')]
+        path = tmp_path / f"{name}.py"
+        path.write_text(code)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, made)
+        spec.loader.exec_module(made)
+        return made
+
+    return load
+
+
+def register(monkeypatch, benchmark: str, method: str, tasks: Any, learner: Any, val_metric: str) -> None:
+    """A recipe, trained for two steps."""
+    training = TrainConfig(steps=2, tasks_per_batch=2, val_tasks=2, val_metric=val_metric)
+    monkeypatch.setitem(
+        RECIPES, (benchmark, method, "paper"), Experiment(benchmark, method, "paper", tasks, learner, training=training)
+    )
+
+
+def test_a_benchmark_added_as_contributing_says_makes_a_table(module, stmaml, monkeypatch, tmp_path):
+    sines = module("sines", "Sines of unknown phase.")
+    monkeypatch.setitem(BENCHMARKS, "sines", sines.Config)
+    learner = maml.Config(hidden=(4,), inner=InnerLoop(inner_steps=1))
+    register(monkeypatch, "sines", "maml", sines.Config(), learner, "mse")
+    words = ("reproduce", "sines", "--budget", "smoke", "--steps", "2", "--out", tmp_path / "out")
+    code, out, err = stmaml(*words)
+    assert code == 0, err
+    assert "report.md" in out
+    report = (tmp_path / "out" / "report" / "report.md").read_text()
+    assert "## sines: noise 0.1, shots 5, query 20, 20 samples a task\n" in report
+    assert "| maml " in report
+    (summary,) = Run(tmp_path / "out" / "maml").scores().values()
+    assert (summary["tasks"], summary["benchmark"]) == (50, "sines")
+    assert {"mse", "mse_clean", "nll"} <= set(summary["metrics"])
+
+
+def test_a_method_added_as_contributing_says_is_trained_and_evaluated_on_images(module, stmaml, monkeypatch, tmp_path):
+    anil = module("anil", "ANIL:")
+    write_dataset(tmp_path / "data" / "CUB_Bird", classes=(4, 3, 3), images=4)
+    monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(METHODS, "anil", anil.Config)
+    learner = anil.Config(conv=Conv(channels=4, conv_blocks=1), inner=InnerLoop(inner_steps=1))
+    tasks = plain_multi.Config(data=str(tmp_path / "data"), image_size=8, ways=3, shots=1, query_per_class=2)
+    register(monkeypatch, "plain-multi", "anil", tasks, learner, "accuracy")
+    code, _, err = stmaml("train", "plain-multi", "--method", "anil", "--run", tmp_path / "run")
+    assert code == 0, err
+    code, out, err = stmaml("evaluate", tmp_path / "run", "--tasks", "4", "--samples", "1")
+    assert code == 0, err
+    assert "anil on plain-multi/datasets" in " ".join(out.split())
+    (summary,) = Run(tmp_path / "run").scores().values()
+    assert list(summary["metrics"]) == ["accuracy", "nll", "ece"]
+    assert summary["norm"] == "batch"

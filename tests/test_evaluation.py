@@ -1,5 +1,8 @@
 """Scoring on frozen sets of tasks."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,24 +10,27 @@ import numpy as np
 import pytest
 
 from stmaml import evaluation
-from stmaml.benchmarks.base import TaskSet, freeze
 from stmaml.benchmarks.regression2d import Config, Curves
+from stmaml.benchmarks.sources import TaskSet, freeze
 from stmaml.evaluation import Scores, among, evaluate, trace
 from stmaml.inner import InnerLoop
 from stmaml.methods import st_maml
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, predict, stack_one
 from stmaml.methods.standardised import Standardised
 from stmaml.metrics import score_task
-from stmaml.prediction import CategoricalOutcome, NormalOutcome
+from stmaml.outcomes import CategoricalOutcome, NormalOutcome
+from stmaml.progress import Told, listening
+from stmaml.runs import Run
 from stmaml.tasks import Examples, Scaling, Task, TaskBatch
+from tests.changed import changed
 
 SOURCE = Curves(Config(shots=4, query_size=5))
-SMALL = st_maml.Config(hidden=(8,), encoder=(8,), z_size=4, h_size=3, inner=InnerLoop(inner_steps=1))
+SMALL = changed(st_maml.Config(), hidden=(8,), encoder=(8,), z_size=4, h_size=3, inner=InnerLoop(inner_steps=1))
 
 
 @pytest.fixture(scope="module")
 def tasks() -> TaskSet:
-    return freeze(SOURCE, 7, seed=0, name="test")
+    return freeze(SOURCE, 7, seed=0)
 
 
 class Echo(AbstractPredictor):
@@ -75,7 +81,7 @@ def test_a_perfect_predictor_has_no_error_on_clean_targets(key):
     y = x[..., :1] + 0.5 * jax.random.normal(jax.random.fold_in(key, 1), (3, 50, 1))
     query = jax.vmap(Examples.of)(x, y)
     batch = TaskBatch(Task(query, query), jnp.array([0, 1, 1]), x[..., :1])
-    tasks = TaskSet("echo", jax.tree.map(np.asarray, batch), "none")
+    tasks = TaskSet(jax.tree.map(np.asarray, batch), "none")
     scores = evaluate(Oracle(jnp.array(0.5)), tasks, num_samples=1, key=key)
     np.testing.assert_array_equal(scores.values["mse_clean"], np.zeros(3))
     np.testing.assert_allclose(scores.values["mse"], np.square(y - x[..., :1]).mean((1, 2)), rtol=1e-5)
@@ -83,13 +89,15 @@ def test_a_perfect_predictor_has_no_error_on_clean_targets(key):
 
 def test_progress_counts_tasks(tasks, key):
     seen = []
-    evaluate(Oracle(jnp.array(1.0)), tasks, num_samples=1, key=key, tasks_at_once=3, on_progress=seen.append)
-    assert seen == [3, 6, 7]
+    with listening(seen.append):
+        evaluate(Oracle(jnp.array(1.0)), tasks, num_samples=1, key=key, tasks_at_once=3, what="scoring")
+        evaluate(Oracle(jnp.array(1.0)), tasks, num_samples=1, key=key, tasks_at_once=3)
+    assert seen == [Told("scoring", done, 7) for done in (3, 6, 7)]
 
 
 def test_families_are_summed_up_on_their_own():
     values = {"mse": np.array([1.0, 2.0, 10.0, 20.0, 30.0])}
-    scores = Scores(values, np.array([0, 0, 2, 2, 2]), "set", "digest", 1)
+    scores = Scores(values, np.array([0, 0, 2, 2, 2]), "digest", 1)
     assert scores.summary()["mse"]["mean"] == pytest.approx(63 / 5)
     families = scores.family_summary(("a", "b", "c"))
     assert list(families) == ["a", "c"]
@@ -100,14 +108,22 @@ def test_families_are_summed_up_on_their_own():
 def test_errors_come_before_intervals(tasks, key):
     scores = evaluate(Oracle(jnp.array(1.0)), tasks, num_samples=1, key=key)
     assert list(scores.values) == ["mse", "mae", "mse_clean", "nll", "crps", "coverage90", "width90"]
-    assert (scores.task_set, scores.digest, scores.num_samples) == (tasks.name, tasks.digest, 1)
+    assert (scores.digest, scores.num_samples) == (tasks.digest, 1)
 
 
 def test_frozen_sets_of_a_seed_are_the_same_and_of_another_not(tasks):
-    again, other = (freeze(SOURCE, 7, seed=seed, name="test") for seed in (0, 1))
+    again, other = (freeze(SOURCE, 7, seed=seed) for seed in (0, 1))
     assert tasks.digest == again.digest
     assert tasks.digest != other.digest
     np.testing.assert_array_equal(tasks.batch.tasks.query.y, again.batch.tasks.query.y)
+
+
+def test_the_digest_of_targets_is_that_of_the_tasks_however_inputs_are_shown(tasks):
+    shown = eqx.tree_at(lambda b: b.tasks.query.x, tasks.stored, tasks.stored.tasks.query.x + 1)
+    moved = eqx.tree_at(lambda b: b.tasks.query.y, tasks.stored, tasks.stored.tasks.query.y + 0.01)
+    kept, other = (TaskSet(stored, "d").targets_digest for stored in (shown, moved))
+    assert tasks.targets_digest == kept != other
+    assert class_tasks(np.zeros((2, 3), int)).targets_digest == "none"  # classes alone do not tell tasks apart
 
 
 def test_the_last_chunk_keeps_the_shape(tasks):
@@ -125,6 +141,16 @@ def test_a_trace_has_what_a_figure_needs(key):
     assert curves["curves"].shape == (1, num, 1)
     assert curves["truth"].shape == (num, 1)
     assert len(curves["support_x"]) == int(np.asarray(showcase.support.weight).sum())
+
+
+def test_a_trace_says_what_it_is_for(tmp_path, key):
+    showcase = replace(Config().open().showcases()[0], figure="curves", labels={"family": "sinusoid", "shots": 10})
+    run = Run(tmp_path)
+    run.save_arrays(Path("curves") / "any.npz", trace(Oracle(jnp.array(1.0)), showcase, num_samples=2, key=key))
+    (found,) = run.curves().values()
+    assert found.about == {"figure": "curves", "family": "sinusoid", "shots": 10}
+    assert "about" not in found.arrays
+    np.testing.assert_array_equal(found.arrays["truth"], showcase.truth)
 
 
 def test_a_standardised_learner_answers_in_original_units(key):
@@ -199,7 +225,7 @@ def class_tasks(y: np.ndarray) -> TaskSet:
     m, n = y.shape
     batch = TaskBatch.of(np.zeros((m, 2, 1)), np.zeros((m, 2), int), np.zeros((m, n, 1)), y)
     batch = eqx.tree_at(lambda b: b.family, batch, jnp.arange(m) % 2)
-    return TaskSet("classes", jax.tree.map(np.asarray, batch), "none")
+    return TaskSet(jax.tree.map(np.asarray, batch), "none")
 
 
 def test_the_calibration_error_is_of_all_tasks_and_of_each_family_together(key):
@@ -216,7 +242,6 @@ def test_the_calibration_error_is_of_all_tasks_and_of_each_family_together(key):
 
 def test_tasks_of_real_targets_have_no_calibration_error(tasks, key):
     scores = evaluate(SMALL.build(SOURCE.spec, key=key), tasks, num_samples=1, key=key)
-    assert scores.gaps is None
     assert "ece" not in scores.summary()
 
 
@@ -224,8 +249,9 @@ def test_tasks_of_real_targets_have_no_calibration_error(tasks, key):
 def test_as_many_tasks_are_scored_at_once_as_memory_bears(draws, room, sizes, key, monkeypatch):
     """Each task counts once for every predictor: four where they are drawn, one where the method has but one."""
     tasks = class_tasks(np.zeros((6, 4), int))
-    monkeypatch.setitem(evaluation.MAX_BYTES, "cpu", room * tasks.task_bytes)
-    done: list[int] = []
-    evaluate(Guesser(draws), tasks, num_samples=4, key=key, on_progress=done.append)
-    assert done[0] == sizes
-    assert done[-1] == 6
+    monkeypatch.setitem(evaluation.EVALUATED_BYTES, "cpu", room * tasks.task_bytes)
+    told: list[Told] = []
+    with listening(told.append):
+        evaluate(Guesser(draws), tasks, num_samples=4, key=key, what="scoring")
+    assert told[0].done == sizes
+    assert told[-1].done == 6

@@ -36,7 +36,7 @@ def test_the_readme_shows_that_example():
 
 def test_pretrained_weights_load_with_one_call_and_predict():
     learner = stmaml.load_pretrained("regression2d")
-    case = regression2d.showcase(regression2d.Config(), 1, key=jr.key(regression2d.SHOWCASE_SEED))
+    case = regression2d.showcase(regression2d.Config(), 1)
     prediction = stmaml.predict(learner, case.support, case.x, num_samples=20, key=jr.key(1))
     line_error = np.square(prediction.mean - case.truth).mean()
     spread = np.square(case.truth - case.truth.mean()).mean()

@@ -9,13 +9,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stmaml.tables import fitting, scoring
-from stmaml.tables.fitting import TableConfig, finish, prepare, train
-from stmaml.tables.folder import RESULT, Files, create
+from stmaml.tables import aftercare
+from stmaml.tables import benchmark as benchmark_module
+from stmaml.tables.benchmark import TableConfig
 from stmaml.tables.groups import Sizes
-from stmaml.tables.scoring import score
+from stmaml.tables.scoring import saved_result, score_table
 from tests.noaa_files import pack, write_station, write_year
-from tests.table_data import quick
+from tests.table_data import quick, split_of, trained
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "gsod_table.py"
 DAY = {"TEMP": 50.0, "SLP": 1010.0, "STP": 905.0, "VISIB": 9.9, "WDSP": 3.0, "MXSPD": 7.0, "PRCP": 0.1}
@@ -94,28 +94,27 @@ def test_other_members_of_the_archive_are_passed_over(example, tmp_path):
 
 
 def test_figures_show_test_stations_of_the_run(example, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(scoring, "TEST_TASKS", 6)
-    monkeypatch.setattr(fitting, "CALIBRATION_TASKS", 6)
+    monkeypatch.setattr(benchmark_module, "TEST_TASKS", 6)
+    monkeypatch.setattr(aftercare, "CALIBRATION_TASKS", 6)
     archive = pack(tmp_path / "2019.tar.xz", write_year(tmp_path, 24, num_days=350))
     stations = tmp_path / "t.parquet"
     example["main"]([str(archive), str(stations)])
-    settings = quick(20)
     config = TableConfig("STATION", "TEMP", features=("DATE", "VISIB"), sizes=Sizes(query_size=20, min_query=20))
-    ready = prepare(pl.read_parquet(stations), config, settings)
-    table_run = create(tmp_path / "run", Files((stations,)), config, settings, ready)
-    model = finish(ready, settings, train(ready, settings))
-    model.save(table_run.run)
-    table_run.run.save_scores(RESULT, score(model, ready, baselines=()), {})
+    frame = pl.read_parquet(stations)
+    run, benchmark = trained(tmp_path / "run", frame, quick(20, config))
+    score_table(run, benchmark, baselines=())
 
-    shown = example["held_out_stations"](stations, table_run.run)
-    assert [days["STATION"][0] for days in shown] == sorted(ready.split.test[:3])
+    shown = example["held_out_stations"](stations, run)
+    assert [days["STATION"][0] for days in shown] == sorted(split_of(frame, config).test[:3])
     assert all(days.height == 350 for days in shown)
     example["main"]([str(stations), str(tmp_path / "out"), "--figures-of", str(tmp_path / "run")])
     assert "stations-coverage.png" in capsys.readouterr().out
     for name in ("stations.png", "stations-coverage.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
 
-    calibration = table_run.run.scores()[RESULT]["calibration"]
+    result = saved_result(run)
+    assert result is not None
+    calibration = result["calibration"]
     (ax,) = example["coverage_figure"](calibration).axes
     after = {str(line.get_label()): line.get_ydata() for line in ax.get_lines()}["80 %, after"]
     expected = [100 * row["80%"]["after"]["mean"] for row in calibration.values()]

@@ -11,8 +11,23 @@ from PIL import Image
 from stmaml.reports import images
 from stmaml.reports.figures import BLUE
 from stmaml.reports.images import completion_grid, observed_image, pixels_figure
+from stmaml.reports.sections import Sweep
+from stmaml.runs import Trace
 
 HEIGHT, WIDTH = 4, 3
+
+
+def traces(found: dict[tuple[str, int], dict]) -> list[Trace]:
+    """Arrays by family and number of pixels, as a run gives them."""
+    return [
+        Trace(arrays, {"figure": "completion", "family": family, "pixels": pixels})
+        for (family, pixels), arrays in found.items()
+    ]
+
+
+def sweep(points: dict, *, metric: str = "bce", floor: float | None = None) -> Sweep:
+    floors = {} if floor is None else {4: {metric: {"mean": floor, "ci95": 0.0}}}
+    return Sweep("t", metric, points, floors, "entropy of the grey values", "pixels", "observed pixels")
 
 
 def trace(level: float, *, samples: int = 6, seen: tuple[tuple[int, int], ...] = ((0, 2), (3, 1))) -> dict:
@@ -64,13 +79,8 @@ def test_waves_beside_the_coordinates_do_not_move_the_observed_pixels():
 
 
 def test_the_grid_shows_original_observed_four_samples_and_mean_for_each_number_of_pixels(figures):
-    traces = {
-        "b-pixels8": trace(0.1),
-        "b-pixels40": trace(0.1, seen=((1, 1),)),
-        "a-pixels8": trace(0.3),
-        "a-pixels40": trace(0.3),
-    }
-    assert size_of(completion_grid({**traces, "line-shots10-noise0.3": {}}, "st-maml"))[0] > 1000
+    found = {("b", 8): trace(0.1), ("b", 40): trace(0.1, seen=((1, 1),)), ("a", 8): trace(0.3), ("a", 40): trace(0.3)}
+    assert size_of(completion_grid(traces(found), "st-maml"))[0] > 1000
     (figure,) = figures
     pictures = drawn(figure)
     assert len(pictures) == 2 * (1 + 2 * 6)
@@ -78,9 +88,9 @@ def test_the_grid_shows_original_observed_four_samples_and_mean_for_each_number_
         truth = level + np.arange(12).reshape(HEIGHT, WIDTH) / 100
         original, *others = pictures[13 * row : 13 * (row + 1)]
         np.testing.assert_allclose(original, truth)
-        for block, name in enumerate(("pixels8", "pixels40")):
+        for block, pixels in enumerate((8, 40)):
             observed, *samples, mean = others[6 * block : 6 * (block + 1)]
-            np.testing.assert_allclose(observed, observed_image(traces[f"{'ba'[row]}-{name}"]))
+            np.testing.assert_allclose(observed, observed_image(found["ba"[row], pixels]))
             for i, sample in enumerate(samples, start=1):
                 np.testing.assert_allclose(sample, truth + 0.1 * i)
             np.testing.assert_allclose(mean, truth + 0.35)  # of all six, not of the four shown
@@ -91,26 +101,24 @@ def test_the_grid_shows_original_observed_four_samples_and_mean_for_each_number_
 
 
 def test_grey_values_are_drawn_on_the_same_scale_in_every_image(figures):
-    completion_grid({"a-pixels8": trace(0.3)}, "t")
+    completion_grid(traces({("a", 8): trace(0.3)}), "t")
     assert {ax.get_images()[0].get_clim() for ax in figures[0].axes} == {(0, 1)}
 
 
-def test_the_papers_families_come_first_whatever_the_order_of_files(figures):
-    names = ("alpha", "fashion-mnist", "kmnist", "mnist", "zebra")
-    completion_grid({f"{name}-pixels8": trace(0.1, samples=1) for name in names}, "t")
-    labels = [ax.get_ylabel() for ax in figures[0].axes if ax.get_ylabel()]
-    assert labels == ["mnist", "fashion-mnist", "kmnist", "alpha", "zebra"]
+def test_families_come_in_the_order_they_are_given(figures):
+    names = ("mnist", "fashion-mnist", "kmnist", "alpha")
+    completion_grid(traces({(name, 8): trace(0.1, samples=1) for name in names}), "t")
+    assert [ax.get_ylabel() for ax in figures[0].axes if ax.get_ylabel()] == list(names)
 
 
 def test_a_method_with_one_answer_gets_one_column(figures):
-    completion_grid({"a-pixels8": trace(0.3, samples=1), "a-pixels40": trace(0.3, samples=1)}, "cnp")
+    completion_grid(traces({("a", 8): trace(0.3, samples=1), ("a", 40): trace(0.3, samples=1)}), "cnp")
     assert [ax.get_title() for ax in figures[0].axes] == ["original", "8 pixels", "answer", "40 pixels", "answer"]
 
 
 def test_there_is_no_grid_without_all_its_images():
-    assert completion_grid({}, "t") is None
-    assert completion_grid({"line-shots10": trace(0.1)}, "t") is None
-    assert completion_grid({"a-pixels8": trace(0.1), "b-pixels40": trace(0.1)}, "t") is None
+    assert completion_grid([], "t") is None
+    assert completion_grid(traces({("a", 8): trace(0.1), ("b", 40): trace(0.1)}), "t") is None
 
 
 def scores(error: float, diversity: float | None) -> dict[str, dict[str, float]]:
@@ -123,7 +131,7 @@ def test_errors_are_drawn_in_the_order_of_pixels_and_diversity_against_them(figu
         "st-maml": {40: scores(0.3, 0.1), 4: scores(0.5, 0.2), 200: scores(0.2, 0.05)},
         "cnp": {4: scores(0.6, None), 40: scores(0.4, None)},
     }
-    assert size_of(pixels_figure(points, floor=0.135))[0] > 1000
+    assert size_of(pixels_figure(sweep(points, floor=0.135)))[0] > 1000
     left, right = figures[0].axes
     lines = {str(line.get_label()): line for line in left.get_lines()}
     np.testing.assert_array_equal(lines["st-maml"].get_xydata(), [(4, 0.5), (40, 0.3), (200, 0.2)])
@@ -136,13 +144,13 @@ def test_errors_are_drawn_in_the_order_of_pixels_and_diversity_against_them(figu
 
 def test_another_metric_may_be_drawn_and_floors_may_be_unknown(figures):
     points = {"np": {n: {"mse": {"mean": 1 / n, "ci95": float("nan")}} for n in (4, 8)}}
-    assert pixels_figure(points, metric="mse") is not None
+    assert pixels_figure(sweep(points, metric="mse")) is not None
     left = figures[0].axes[0]
-    assert left.get_ylabel() == "squared error"
+    assert left.get_ylabel() == "mean squared error"
     assert len(left.get_lines()) == 1
 
 
 def test_there_is_no_figure_of_a_single_number_of_pixels():
-    assert pixels_figure({}) is None
-    assert pixels_figure({"np": {40: scores(0.3, 0.1)}}) is None
-    assert pixels_figure({"np": {4: scores(0.3, 0.1), 8: {}}}) is None
+    assert pixels_figure(sweep({})) is None
+    assert pixels_figure(sweep({"np": {40: scores(0.3, 0.1)}})) is None
+    assert pixels_figure(sweep({"np": {4: scores(0.3, 0.1), 8: {}}})) is None

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from stmaml.benchmarks import regression2d
-from stmaml.benchmarks.base import Benchmark, freeze, measure_scaling
+from stmaml.benchmarks.base import Benchmark, BenchmarkConfig
+from stmaml.benchmarks.sources import freeze, measure_scaling
 from stmaml.errors import SettingError
 from stmaml.experiments import create_runs, load_experiment, load_run, meta_train, train_runs
 from stmaml.methods import maml
@@ -67,7 +68,7 @@ def seen(scaling: Scaling, x: np.ndarray) -> np.ndarray:
 @eqx.filter_jit
 def _seen(scaling: Scaling, x: jax.Array) -> jax.Array:
     learner = Standardised(TINY.build(TaskSpec((2,), 1), key=jr.key(0)), scaling, scale_targets=True)
-    return learner._scale(Examples.of(x, jnp.zeros((len(x), 1)))).x
+    return learner.seen(Examples.of(x, jnp.zeros((len(x), 1)))).x
 
 
 def by_hand(column: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -221,12 +222,12 @@ def test_a_learner_learns_and_answers_from_ranks(key):
 
 def test_the_ranks_are_those_of_the_tasks_the_moments_come_from():
     benchmark = TASKS.open()
-    scaling = measured_scaling(BY_RANK, benchmark)
-    tasks = freeze(benchmark.train, 2000, seed=0, name="scaling").batch.tasks
+    scaling = measured_scaling(BY_RANK, benchmark.train)
+    tasks = freeze(benchmark.train, 2000, seed=0).batch.tasks
     x = np.concatenate([np.asarray(part.x).reshape(-1, 2) for part in (tasks.support, tasks.query)])
     np.testing.assert_allclose(seen(scaling, x[:500])[:, 0], by_hand(x[:, 0], x[:500, 0]), atol=2e-5)
     np.testing.assert_allclose(seen(scaling, x[:500])[:, 1], by_hand(x[:, 1], x[:500, 1]), atol=2e-5)
-    assert measured_scaling(Modelling(standardise=True), benchmark) == benchmark.scaling
+    assert measured_scaling(Modelling(standardise=True), benchmark.train) == measure_scaling(benchmark.train)
 
 
 def test_ranks_survive_json():
@@ -265,7 +266,7 @@ def test_a_run_is_trained_evaluated_and_resumed_by_ranks(stmaml, tmp_path):
     run = Run(tmp_path)
     assert load_experiment(run).modelling == dataclasses.replace(BY_RANK, noise_model="residual")
     learner: Any = load_run(tmp_path)[1]
-    assert learner.scaling == measured_scaling(BY_RANK, TASKS.open())
+    assert learner.scaling == measured_scaling(BY_RANK, TASKS.open().train)
     code, _, err = stmaml("evaluate", tmp_path, "--tasks", 6, "--samples", 1)
     assert code == 0, err
     assert len(run.scores()) == 1
@@ -277,37 +278,39 @@ def test_a_run_is_trained_evaluated_and_resumed_by_ranks(stmaml, tmp_path):
 
 def test_a_run_keeps_the_ranks_it_was_trained_with(tmp_path):
     """Measured anew when a run is loaded, they would differ where the benchmark's files have changed since."""
-    (run,) = create_runs(Experiment("regression2d", "maml", "paper", TASKS, TINY, BY_RANK, TRAINING), tmp_path, [0])
+    experiment, benchmark = Experiment("regression2d", "maml", "paper", TASKS, TINY, BY_RANK, TRAINING), TASKS.open()
+    (run,) = create_runs(experiment, benchmark, tmp_path, [0])
     kept = run.config()["scaling"]
     knots = [[100.0 + k for k in column] for column in kept["x_knots"]]
     run.config_path.write_text(json.dumps({**run.config(), "scaling": {**kept, "x_knots": knots}}))
-    for learner in (*train_runs([run]), load_run(tmp_path)[1]):
+    for learner in (*train_runs([run], experiment, benchmark), load_run(tmp_path)[1]):
         assert isinstance(learner, Standardised)
         assert learner.scaling.x_knots == tuple(map(tuple, knots))
         hash(learner.scaling)
 
 
 def test_a_run_of_before_there_were_ranks_is_loaded_and_resumed(tmp_path):
-    modelling = Modelling(standardise=True)
-    (run,) = create_runs(Experiment("regression2d", "maml", "paper", TASKS, TINY, modelling, TRAINING), tmp_path, [0])
-    train_runs([run])
+    modelling, benchmark = Modelling(standardise=True), TASKS.open()
+    experiment = Experiment("regression2d", "maml", "paper", TASKS, TINY, modelling, TRAINING)
+    (run,) = create_runs(experiment, benchmark, tmp_path, [0])
+    train_runs([run], experiment, benchmark)
     before, config = cut_back(run), run.config()
     for part, name in (("modelling", "input_scale"), ("scaling", "x_knots"), ("scaling", "x_ranks")):
         del config[part][name]
     run.config_path.write_text(json.dumps(config))
-    train_runs([run])
+    train_runs([run], load_experiment(run), benchmark)
     assert_ends_with(run, before)
     assert load_experiment(run).modelling == modelling
     learner = load_run(tmp_path)[1]
     assert isinstance(learner, Standardised)
-    assert learner.scaling == TASKS.open().scaling
+    assert learner.scaling == measure_scaling(benchmark.train)
     assert learner.scaling.x_knots == ()
 
 
 def test_meta_train_scales_by_ranks():
     benchmark = TASKS.open()
     learner: Any = meta_train(TINY, benchmark.train, input_scale="quantiles", training=TRAINING)
-    assert learner.scaling == benchmark.rank_scaling
+    assert learner.scaling == measure_scaling(benchmark.train, by_rank=True)
 
 
 def test_ranks_without_standardising_are_refused(stmaml, tmp_path):
@@ -321,19 +324,19 @@ def test_ranks_without_standardising_are_refused(stmaml, tmp_path):
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Pictures(BenchmarkConfig):
     """A benchmark of pictures."""
 
-    def open(self) -> Benchmark:
+    def open(self, shelf=None) -> Benchmark:
         x, y = (np.linspace(0, 1, 2000 * 2 * size, dtype=np.float32) for size in (4, 1))
         batch = TaskBatch.of(*(x.reshape(2000, 2, 2, 2, 1), y.reshape(2000, 2, 1)) * 2)
         source = Given(batch, TaskSpec((2, 2, 1), 1))
-        return Benchmark(source, source, source, families=("all",), test_name="pictures")
+        return Benchmark(self, source, source, source, families=("all",), conditions={})
 
 
 def test_ranks_of_pictures_are_refused(tmp_path):
     experiment = Experiment("pictures", "maml", "paper", Pictures(), TINY, BY_RANK)
     with pytest.raises(SettingError, match=r"^--input-scale quantiles [^.]*2 x 2 x 1[^.]*--input-scale moments\.$"):
-        create_runs(experiment, tmp_path / "run", [0])
+        create_runs(experiment, Pictures().open(), tmp_path / "run", [0])
     assert not (tmp_path / "run").exists()
-    assert len(measured_scaling(Modelling(standardise=True), Pictures().open()).x_mean) == 4
+    assert len(measured_scaling(Modelling(standardise=True), Pictures().open().train).x_mean) == 4

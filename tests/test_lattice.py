@@ -1,6 +1,7 @@
 """Inputs on a lattice that read a labelled set as a picture: against plain convolutions, and what must not matter."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,13 +10,13 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from stmaml.benchmarks.base import Benchmark
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
 from stmaml.methods import st_maml
-from stmaml.methods.base import pairs
+from stmaml.methods.base import AbstractMetaLearner, pairs, predict_with
+from stmaml.methods.looks_up import LookUp
+from stmaml.methods.wrapper import with_inner
 from stmaml.nets.lattice import LatticeReader, draw, places
-from stmaml.nets.learner import Learner
 from stmaml.recipes import Modelling, build_learner
 from stmaml.tasks import Examples, Scaling, Task, TaskSpec, pad
 from tests.methods.small import gradients, untouched
@@ -174,13 +175,11 @@ def test_in_bfloat16_the_answers_agree_to_its_accuracy(reader, xy):
 # In ST-MAML.
 
 SPEC = TaskSpec((2,), 1, target="binary", lattice=LATTICE)
+LOOKUP = LookUp("lattice", CHANNELS)
 CONFIG = st_maml.Config(
     hidden=(8,),
-    encoder=(8, 8),
-    lattice_channels=CHANNELS,
-    z_hidden=(),
-    z_size=4,
     h_size=3,
+    encoder=st_maml.Encoding((8, 8), z_hidden=(), z_size=4),
     inner=InnerLoop(inner_lr=0.5, inner_steps=1),
 )
 
@@ -192,35 +191,30 @@ def pixels(*, key, queries: int = 6) -> Task:
 
 
 @pytest.fixture(scope="module")
-def learner() -> st_maml.STMAML:
-    return eqx.filter_jit(CONFIG.build)(SPEC, key=jr.key(0))
+def learner() -> Any:
+    return eqx.filter_jit(LOOKUP.build)(CONFIG, SPEC, key=jr.key(0))
 
 
 @eqx.filter_jit
-def logits(learner: st_maml.STMAML, support: Examples, x, key):
-    predictors = learner.adapt(support, num_samples=2, key=key)
-    return jax.vmap(lambda predictor: predictor.net(x))(predictors)
+def logits(learner: AbstractMetaLearner, support: Examples, x, key):
+    """Of two draws of z."""
+    return jax.scipy.special.logit(predict_with(learner.adapt(support, num_samples=2, key=key), x).components.mean())
 
 
 def test_without_inner_steps_the_base_learner_reads_input_surroundings_and_h(learner, key):
     task = pixels(key=key)
-    still = dataclasses.replace(
-        learner, settings=dataclasses.replace(CONFIG, inner=InnerLoop(inner_lr=0.0, inner_steps=0))
-    )
-    xy = pairs(task.support, learner.likelihood)
-    d_z = learner.phi(xy, task.support.weight)
+    still = with_inner(learner, lambda inner: InnerLoop(inner_lr=0.0, inner_steps=0))
+    method = learner.learner
+    xy = pairs(task.support, method.likelihood)
+    d_z = method.phi(xy, task.support.weight)
     z = d_z.mu + d_z.sigma * jr.normal(jr.split(key, 2)[0], d_z.mu.shape)
-    assert learner.cross is not None
-    assert learner.beta is not None
-    assert learner.w is not None
-    assert isinstance(learner.theta, Learner)
-    found = learner.cross(xy, task.support.weight)(task.query.x)
-    inputs = np.concatenate([task.query.x, found, np.tile(learner.beta(z), (6, 1))], axis=1)
-    (first,), head = learner.theta.body, learner.theta.head
+    found = learner.reader(xy, task.support.weight)(task.query.x)
+    inputs = np.concatenate([task.query.x, found, np.tile(method.beta(z), (6, 1))], axis=1)
+    (first,), head = method.theta.body, method.theta.head
     hidden = np.maximum(inputs @ np.asarray(first.weight) + np.asarray(first.bias), 0)
-    gate = 1 / (1 + np.exp(-np.asarray(learner.w(z))))
+    gate = 1 / (1 + np.exp(-np.asarray(method.w(z))))
     want = hidden @ (gate[:, None] * np.asarray(head.weight)) + np.asarray(head.bias)
-    np.testing.assert_allclose(logits(still, task.support, task.query.x, key)[0], want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(logits(still, task.support, task.query.x, key)[0], want, rtol=1e-3, atol=1e-5)
 
 
 def test_padding_and_order_of_the_support_change_nothing(learner, key):
@@ -235,34 +229,14 @@ def test_every_parameter_learns(learner, key):
     assert untouched(gradients(learner, tasks, key=key)) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "spec", "message"),
-    [
-        ({"lattice_channels": -1}, SPEC, "--lattice-channels must be at least 0; got -1"),
-        ({"cross_attention": 1}, SPEC, "two ways to read the support; take one"),
-        ({}, dataclasses.replace(SPEC, lattice=None), "needs inputs on a lattice, such as pixels"),
-    ],
-)
-def test_what_cannot_be_read_as_a_picture_is_refused(changes, spec, message, key):
-    with pytest.raises(SettingError, match=message):
-        dataclasses.replace(CONFIG, **changes).build(spec, key=key)
-
-
-@dataclasses.dataclass(frozen=True)
-class Pixels:
-    """A source of which only the shapes are asked."""
-
-    spec: TaskSpec = SPEC
-
-    def sample(self, num_tasks, *, key):
-        raise AssertionError("no task is needed")
+def test_inputs_on_no_lattice_cannot_be_read_as_a_picture(key):
+    with pytest.raises(SettingError, match="needs inputs on a lattice, such as pixels"):
+        LOOKUP.build(CONFIG, dataclasses.replace(SPEC, lattice=None), key=key)
 
 
 def test_standardised_pixels_are_no_lattice(key):
     """Their coordinates are not in 0..1, so the picture would be drawn in the wrong places."""
-    source = Pixels()
-    benchmark = Benchmark(source, source, source, families=("all",), test_name="pixels")
     scaling = Scaling((0.5, 0.5), (0.3, 0.3), (0.0,), (1.0,))
-    build_learner(CONFIG, benchmark, Modelling(), key=key)
-    with pytest.raises(SettingError, match="not standardised: leave out --lattice-channels, or add --no-standardise"):
-        build_learner(CONFIG, benchmark, Modelling(standardise=True), key=key, scaling=scaling)
+    build_learner(CONFIG, SPEC, Modelling(lookup=LOOKUP), key=key)
+    with pytest.raises(SettingError, match="not standardised: choose another --lookup, or add --no-standardise"):
+        build_learner(CONFIG, SPEC, Modelling(standardise=True, lookup=LOOKUP), key=key, scaling=scaling)

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
-from stmaml.likelihoods import MIN_STD, Bernoulli, Categorical, Gaussian, likelihood_for
+from stmaml.likelihoods import NOISE_MODELS, Bernoulli, Categorical, Gaussian, Predicted, likelihood_for
 from stmaml.methods import maml
 from stmaml.methods.base import predict
-from stmaml.prediction import NormalOutcome
+from stmaml.outcomes import MIN_STD, NormalMixtureOutcome, NormalOutcome, StudentOutcome
+from stmaml.recipes.base import Modelling
 from stmaml.tasks import Examples, Task, TaskSpec
 from tests.methods.small import small_task
 
@@ -47,17 +49,17 @@ def test_learned_noise_gets_the_slope_of_the_density(key):
 
 def test_predicted_noise_is_a_softplus_that_starts_at_its_setting(key):
     raw, y = jr.normal(key, (5, 4)), jr.normal(jr.fold_in(key, 1), (5, 2))
-    likelihood = Gaussian(2, "predicted", 0.4)
+    likelihood = Predicted(NormalOutcome, 2, 0.4)
     scale = 0.4 * np.log1p(np.exp(np.asarray(raw[:, 2:], dtype=float))) / np.log(2)
     want = -scipy.stats.norm.logpdf(y, raw[:, :2], scale).sum(1)
     assert likelihood.raw_size == 4
     np.testing.assert_allclose(likelihood.objective(raw, y), want, rtol=1e-5)
-    np.testing.assert_allclose(likelihood.outcome(jnp.zeros((1, 4))).scale, [[0.4, 0.4]], rtol=1e-6)
+    np.testing.assert_allclose(likelihood.outcome(jnp.zeros((1, 4))).variance(), np.full((1, 2), 0.16), rtol=1e-5)
 
 
 def test_noise_has_a_floor():
-    likelihood = Gaussian(1, "predicted", 1.0)
-    assert likelihood.outcome(jnp.array([[0.0, -1e4]])).scale[0, 0] == MIN_STD
+    likelihood = Predicted(NormalOutcome, 1)
+    np.testing.assert_allclose(likelihood.outcome(jnp.array([[0.0, -1e4]])).variance(), [[MIN_STD**2]], rtol=1e-6)
 
 
 @given(raw=rows, y=rows, noise_std=st.floats(0.01, 10))
@@ -138,17 +140,69 @@ def test_the_loss_of_a_set_is_the_mean_over_its_real_rows(key):
     np.testing.assert_allclose(got, (each[0] + each[2]) / 2, rtol=1e-6)
 
 
-@pytest.mark.parametrize("noise", ["residual", "fixed", "learned", "predicted"])
+@pytest.mark.parametrize("noise", NOISE_MODELS)
 def test_the_inner_loss_of_real_targets_is_the_squared_error_of_the_mean(noise, key):
-    likelihood = Gaussian(3, noise, 0.4)
+    likelihood = NOISE_MODELS[noise](3, 0.4)
     raw, y = jr.normal(key, (5, likelihood.raw_size)), jr.normal(jr.fold_in(key, 1), (5, 3))
     want = np.square(np.asarray(y, dtype=float) - np.asarray(raw, dtype=float)[:, :3]).mean(1)
     np.testing.assert_allclose(likelihood.inner_objective(raw, y), want, rtol=1e-5)
+    np.testing.assert_allclose(likelihood.outcome(raw).mean(), raw[:, :3], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("noise", NOISE_MODELS)
+def test_every_noise_model_starts_with_about_the_spread_it_is_told(noise):
+    likelihood = likelihood_for(TaskSpec((2,), 2, noise=noise, noise_std=0.4))
+    spread = np.sqrt(likelihood.outcome(jnp.zeros((3, likelihood.raw_size))).variance())
+    np.testing.assert_allclose(spread, np.full((3, 2), 0.4), rtol=0.2)
+
+
+def test_student_noise_predicts_a_scale_and_learns_its_degrees_of_freedom(key):
+    likelihood = Predicted(StudentOutcome, 2, 0.4)
+    raw, y = jr.normal(key, (5, 4)), 3 * jr.normal(jr.fold_in(key, 1), (5, 2))
+    scale = 0.4 * np.log1p(np.exp(np.asarray(raw[:, 2:], dtype=float))) / np.log(2)
+
+    def density(shared: float) -> np.ndarray:
+        return -scipy.stats.t.logpdf(y, 2.1 + np.exp(shared), raw[:, :2], scale).sum(1)
+
+    np.testing.assert_allclose(likelihood.objective(raw, y), density(2.0), rtol=1e-5)
+    slope = eqx.filter_grad(lambda m: m.objective(raw, y).sum())(likelihood).shared
+    np.testing.assert_allclose(slope, [(density(2.001) - density(1.999)).sum() / 0.002], rtol=1e-3)
+    low = eqx.tree_at(lambda m: m.shared, likelihood, jnp.array([-50.0]))
+    assert np.isfinite(low.outcome(raw).variance()).all()
+
+
+def test_a_mixture_of_normals_has_the_networks_weights_places_and_scales(key):
+    likelihood = Predicted(NormalMixtureOutcome, 2, 0.4)
+    raw, y = jr.normal(key, (5, likelihood.raw_size)), jr.normal(jr.fold_in(key, 1), (5, 2))
+    rest = np.asarray(raw[:, 2:], dtype=float).reshape(5, 2, 3, 5)
+    weight = scipy.special.softmax(rest[:, :, 0], axis=-1)
+    places = 0.4 * (rest[:, :, 1] + np.linspace(-1, 1, 5))
+    loc = raw[:, :2, None] + places - (weight * places).sum(-1, keepdims=True)
+    scale = 0.4 * 0.5**0.5 * np.log1p(np.exp(rest[:, :, 2])) / np.log(2)
+    want = -np.log((weight * scipy.stats.norm.pdf(y[..., None], loc, scale)).sum(-1)).sum(-1)
+    np.testing.assert_allclose(likelihood.objective(raw, y), want, rtol=1e-4)
+
+
+def test_normals_that_start_side_by_side_learn_different_things(key):
+    likelihood = Predicted(NormalMixtureOutcome, 1)
+    y = jr.normal(key, (50, 1))
+    slope = jax.grad(lambda raw: likelihood.objective(jnp.broadcast_to(raw, (50, 16)), y).sum())(jnp.zeros(16))
+    for part in np.split(np.asarray(slope[1:]), 3):
+        assert len(np.unique(part.round(4))) > 2
+
+
+def test_a_noise_model_that_is_not_there_is_refused_by_name():
+    with pytest.raises(
+        SettingError, match="there is no noise model 'cauchy'; choose one of: residual, fixed, learned, "
+    ):
+        likelihood_for(TaskSpec((2,), 1, noise="cauchy"))
+    with pytest.raises(SettingError, match="student, mixture"):
+        Modelling(noise_model="cauchy")
 
 
 def test_the_inner_loss_moves_the_mean_and_no_noise(key):
     raw, y = jr.normal(key, (5, 4)), jr.normal(jr.fold_in(key, 1), (5, 2))
-    slope = jax.grad(lambda raw: Gaussian(2, "predicted", 0.4).inner_objective(raw, y).sum())(raw)
+    slope = jax.grad(lambda raw: Predicted(NormalOutcome, 2, 0.4).inner_objective(raw, y).sum())(raw)
     np.testing.assert_allclose(slope[:, :2], 2 * (raw[:, :2] - y) / 2, rtol=1e-5)
     np.testing.assert_array_equal(slope[:, 2:], np.zeros((5, 2)))
     for noise in ("residual", "learned"):
@@ -224,7 +278,9 @@ def test_maml_adapts_by_the_squared_error_though_the_noise_is_predicted(key):
     ("spec", "kind", "raw_size", "code_size"),
     [
         (TaskSpec((2,), 3), Gaussian, 3, 3),
-        (TaskSpec((2,), 3, noise="predicted"), Gaussian, 6, 3),
+        (TaskSpec((2,), 3, noise="predicted"), Predicted, 6, 3),
+        (TaskSpec((2,), 3, noise="student"), Predicted, 6, 3),
+        (TaskSpec((2,), 3, noise="mixture"), Predicted, 48, 3),
         (TaskSpec((2,), 3, target="binary"), Bernoulli, 3, 3),
         (TaskSpec((2,), 3, target="class"), Categorical, 3, 3),
     ],

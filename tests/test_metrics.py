@@ -19,7 +19,8 @@ from stmaml.metrics import (
     summarise,
     summarise_seeds,
 )
-from stmaml.prediction import BernoulliOutcome, CategoricalOutcome, NormalOutcome, Prediction
+from stmaml.outcomes import BernoulliOutcome, CategoricalOutcome, NormalOutcome
+from stmaml.prediction import Prediction
 
 score = jax.jit(score_task)
 several = hnp.arrays(float, st.integers(2, 30), elements=st.floats(-1e3, 1e3))

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from stmaml import recipes
-from stmaml.benchmarks import plain_multi
+from stmaml.benchmarks.plain_multi import Config
 from stmaml.methods import bmaml, maml
 from stmaml.metrics import summarise
 from stmaml.recipes import PUBLISHED_FAMILIES, RECIPES, recipe
 from stmaml.reports import write_report
-from stmaml.reproduction import ABLATIONS, BUDGETS, cells
+from stmaml.reproduction import ABLATIONS, cells
 from stmaml.runs import Run
+from tests.changed import changed
 from tests.picture_files import write_dataset
 
 METHODS = ("maml", "meta-sgd", "bmaml", "platipus", "mmaml", "hsml", "arml", "cnp", "protonet", "st-maml")
@@ -42,13 +43,11 @@ def _small(monkeypatch, tmp_path_factory):
         )
         if hasattr(learner, "inner"):
             learner = dataclasses.replace(learner, inner=dataclasses.replace(learner.inner, inner_steps=1))
-        if hasattr(learner, "encoder"):
-            learner = dataclasses.replace(learner, encoder=(8,), z_size=4, h_size=3)
+        if method == "st-maml":
+            learner = changed(learner, encoder=(8,), z_size=4, h_size=3)
         monkeypatch.setitem(
             RECIPES, ("plain-multi", method, "paper"), dataclasses.replace(experiment, method_settings=learner)
         )
-    yield
-    plain_multi._read.cache_clear()
 
 
 def command(root: Path, out: Path, *words: str) -> list[str]:
@@ -89,8 +88,9 @@ def test_bad_input_ends_with_one_sentence_and_code_2(flaw, stmaml, root, tmp_pat
     assert want in " ".join(err.split())
 
 
-def test_every_method_of_the_table_has_a_recipe_and_a_row():
-    names = [cell.name for cell in cells("plain-multi", BUDGETS["plain-multi"]["paper"], task={})]
+def test_every_method_of_the_table_has_a_recipe_and_a_row(root):
+    benchmark = Config(data=str(root), image_size=8, ways=3, shots=1, query_per_class=2).open()
+    names = [row.name for row in cells("plain-multi", benchmark, Config.budgets.paper)]
     assert set(names) >= {*METHODS, *ABLATIONS, "st-maml-best"}
     for method in METHODS:
         experiment: Any = recipe("plain-multi", method)
@@ -101,7 +101,7 @@ def test_every_method_of_the_table_has_a_recipe_and_a_row():
             experiment.benchmark_settings.shots,
             experiment.benchmark_settings.query_per_class,
         ) == (5, 5, 15)
-    assert BUDGETS["plain-multi"]["paper"].tasks == 4000
+    assert Config.budgets.paper.tasks == 4000
 
 
 @pytest.mark.parametrize("benchmark", ["plain-multi", "celeba"])
@@ -145,6 +145,7 @@ def evaluated(folder: Path, method: str, accuracy: dict[str, float], **changes) 
     summary = {
         **{"benchmark": "plain-multi", "method": method, "preset": "paper", "seed": 0, "tasks": len(every)},
         **{"samples": 1, "digest": "d", "settings": usual["benchmark_settings"], "inner_steps": None},
+        "norm": changes.get("norm", "batch"),
         "task_set": f"plain-multi/{'+'.join(accuracy)}/ways5/shots5/query5/size84/seed-2/tasks-{len(every)}",
         "metrics": {"accuracy": summarise(every)},
         "families": {name: {"accuracy": summarise(v)} for name, v in values.items()},

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stmaml.prediction import BernoulliOutcome, CategoricalOutcome, NormalOutcome, Prediction
+from stmaml.outcomes import BernoulliOutcome, CategoricalOutcome, NormalOutcome
+from stmaml.prediction import Prediction
 
 LOC = np.array([[[0.0], [2.0]], [[1.5], [-3.0]], [[-4.0], [2.5]]])  # 3 samples, 2 inputs, 1 target
 SCALE = np.array([[[0.5], [0.1]], [[1.0], [2.0]], [[0.2], [0.7]]])
@@ -158,11 +159,7 @@ def test_classes_are_drawn_by_their_probability(key):
 
 @pytest.mark.parametrize(
     "ask",
-    [
-        lambda p: p.quantiles(jnp.array([0.5])),
-        lambda p: p.crps(jnp.zeros((2, 1))),
-        lambda p: p.cdf(jnp.zeros((2, 1))),
-    ],
+    [lambda p: p.quantiles(jnp.array([0.5])), lambda p: p.crps(jnp.zeros((2, 1))), lambda p: p.cdf(jnp.zeros((2, 1)))],
 )
 def test_classes_have_no_quantiles(ask):
     with pytest.raises(TypeError, match="for real-valued targets; this prediction is over classes"):

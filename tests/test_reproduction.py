@@ -11,18 +11,62 @@ import pytest
 
 from stmaml import cli, reproduction
 from stmaml.baselines import BoostingConfig
+from stmaml.benchmarks import completion, regression2d, weather
+from stmaml.benchmarks.base import Benchmark, Budget, Budgets
 from stmaml.cli import reproduce
 from stmaml.errors import RunError, SettingError
-from stmaml.reproduction import BUDGETS, Budget, Cell, cells
+from stmaml.experiments import create_runs
+from stmaml.progress import listening
+from stmaml.recipes import Experiment, recipe
+from stmaml.reproduction import Cell, Row, cells
 from tests.idx_files import write_digits
 from tests.noaa_files import write_year
 
 QUICK = BoostingConfig((0.1,), (7,), (5,), max_iter=5, first_look=5, max_rows=500, tuning_rows=200)
-TINY = Budget(steps=20, seeds=1, tasks=20, tasks_per_batch=4, samples=1, boosting=QUICK)
+TINY = Budget(steps=20, seeds=1, tasks=20, tasks_per_batch=4, samples=1, quick=True)
 
 
-def method_rows(benchmark: str, budget: Budget, **more) -> list[Cell]:
-    return [cell for cell in cells(benchmark, budget, **{"task": {}, **more}) if isinstance(cell, Cell)]
+@pytest.fixture(scope="module")
+def stations(tmp_path_factory) -> Path:
+    """A year of 60 stations."""
+    folder = tmp_path_factory.mktemp("stations")
+    write_year(folder, 60, num_days=130)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("STMAML_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def _little_boosting(monkeypatch):
+    monkeypatch.setattr(reproduction, "QUICK", QUICK)
+
+
+def smoke(monkeypatch, config: type, budget: Budget) -> None:
+    """Has the smallest budget of a benchmark be this one."""
+    monkeypatch.setattr(config, "budgets", Budgets(smoke=budget))
+
+
+def of_curves(budget: Budget, **more) -> list[Row]:
+    return cells("regression2d", regression2d.Config().open(), budget, **more)
+
+
+def of_weather(data: Path, budget: Budget, **more) -> list[Row]:
+    return cells("weather", weather.Config(data=str(data)).open(), budget, data=str(data), **more)
+
+
+def experiments(rows: list[Row]) -> dict[str, Experiment]:
+    """What the methods among the rows train."""
+    return {row.name: row.experiment for row in rows if isinstance(row, Cell)}
+
+
+def one_row(budget: Budget) -> tuple[Cell, Benchmark]:
+    """The row of CNP, and the benchmark it is scored on."""
+    (cell,) = of_curves(budget, only=("cnp",))
+    assert isinstance(cell, Cell)
+    return cell, cell.settings.open()
 
 
 def run(monkeypatch, *words: object) -> None:
@@ -35,61 +79,65 @@ def weights(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_table_has_every_method_the_ablations_and_the_best_preset():
-    names = {cell.name for cell in cells("regression2d", BUDGETS["regression2d"]["paper"], task={})}
+    names = {row.name for row in of_curves(regression2d.Config.budgets.paper)}
     assert {"maml", "meta-sgd", "bmaml", "platipus", "mmaml", "hsml", "arml", "cnp", "np", "anp", "st-maml"} < names
     ablations = {"st-maml-without-augmentation", "st-maml-without-tailoring", "st-maml-deterministic"}
     assert ablations | {"st-maml-best"} < names
 
 
-def test_the_weather_table_also_has_what_a_practitioner_would_use():
-    names = {cell.name for cell in cells("weather", BUDGETS["weather"]["paper"], task={})}
+def test_the_weather_table_also_has_what_a_practitioner_would_use(stations):
+    names = {row.name for row in of_weather(stations, weather.Config.budgets.paper)}
     boosting = {"gradient-boosting", "gradient-boosting-offset", "gradient-boosting-summaries"}
     assert {"support-mean", "ridge", "gaussian-process", "ridge-seasonal", *boosting} < names
 
 
-def test_the_weather_table_compares_tuned_methods_on_the_same_inputs_and_base_learner():
-    rows = {cell.name: cell.experiment for cell in method_rows("weather", BUDGETS["weather"]["paper"])}
-    ours, theirs = (dataclasses.asdict(rows[name]) for name in ("st-maml-tuned", "maml-tuned"))
-    assert (
-        ours["benchmark_settings"]
-        == theirs["benchmark_settings"]
-        == dataclasses.asdict(rows["maml"].benchmark_settings)
-    )
+def test_the_weather_table_compares_tuned_methods_on_the_same_inputs_and_base_learner(stations):
+    rows = experiments(of_weather(stations, weather.Config.budgets.paper))
+    ours, theirs, plain = (dataclasses.asdict(rows[name]) for name in ("st-maml-tuned", "maml-tuned", "maml"))
+    assert ours["benchmark_settings"] == theirs["benchmark_settings"] == plain["benchmark_settings"]
     assert ours["method_settings"]["hidden"] == theirs["method_settings"]["hidden"] == (100, 100)
     assert ours["modelling"]["standardise"]
     assert theirs["modelling"]["standardise"]
     seen = {name: rows[name].training.steps * rows[name].training.tasks_per_batch for name in rows}
     assert seen["maml-tuned"] >= seen["st-maml-tuned"]
-    assert "maml-tuned" not in {cell.name for cell in cells("weather", BUDGETS["weather"]["cpu"], task={})}
+    assert "maml-tuned" not in {row.name for row in of_weather(stations, weather.Config.budgets.cpu)}
 
 
 def test_a_budget_and_changed_tasks_reach_every_row():
-    for cell in method_rows("regression2d", BUDGETS["regression2d"]["cpu"], task={"input_range": (-5.0, 5.0)}):
-        assert cell.experiment.training.steps == 4_000
-        assert dataclasses.asdict(cell.experiment.benchmark_settings)["input_range"] == (-5.0, 5.0)
+    rows = of_curves(regression2d.Config.budgets.cpu, input_range=(-5.0, 5.0))
+    for experiment in experiments(rows).values():
+        assert experiment.training.steps == 4_000
+        assert dataclasses.asdict(experiment)["benchmark_settings"]["input_range"] == (-5.0, 5.0)
+    assert {dataclasses.asdict(row)["experiment"]["training"]["steps"] for row in map(_of_seven_steps, rows)} == {7}
+
+
+def _of_seven_steps(row: Row) -> Cell:
+    cell = row.trained_by(steps=7)
+    assert isinstance(cell, Cell)
+    return cell
 
 
 def test_in_the_full_budget_the_best_preset_keeps_its_own_pace():
-    budget = BUDGETS["regression2d"]["paper"]
-    steps = {cell.name: cell.experiment.training.steps for cell in method_rows("regression2d", budget)}
+    budget = regression2d.Config.budgets.paper
+    steps = {name: experiment.training.steps for name, experiment in experiments(of_curves(budget)).items()}
     assert steps["maml"] == budget.steps
-    assert steps["st-maml-best"] == reproduction.recipe("regression2d", "st-maml", "best").training.steps
+    assert steps["st-maml-best"] == recipe("regression2d", "st-maml", "best").training.steps
 
 
 def test_smaller_budgets_leave_best_presets_out_unless_named():
-    budget = BUDGETS["regression2d"]["cpu"]
-    assert "st-maml-best" not in {cell.name for cell in cells("regression2d", budget, task={})}
-    (named,) = method_rows("regression2d", budget, only=("st-maml-best",))
-    assert named.experiment.training.steps == budget.steps
+    budget = regression2d.Config.budgets.cpu
+    assert "st-maml-best" not in {row.name for row in of_curves(budget)}
+    (named,) = experiments(of_curves(budget, only=("st-maml-best",))).values()
+    assert named.training.steps == budget.steps
 
 
 def test_an_unknown_row_is_named_with_those_there_are():
     with pytest.raises(SettingError, match="no row 'mamml'; choose among: anp"):
-        cells("regression2d", TINY, task={}, only=("mamml",))
+        of_curves(TINY, only=("mamml",))
 
 
 def test_a_table_is_filled_once_and_written_beside_the_papers(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(reproduction.BUDGETS["regression2d"], "smoke", TINY)
+    smoke(monkeypatch, regression2d.Config, TINY)
     command = ("regression2d", "--rows", "cnp", "--samples", "1", "--steps", "12", "--out", tmp_path)
     run(monkeypatch, *command)
     assert json.loads((tmp_path / "cnp" / "config.json").read_text())["training"]["steps"] == 12
@@ -104,22 +152,19 @@ def test_a_table_is_filled_once_and_written_beside_the_papers(tmp_path, monkeypa
 
 def test_an_interrupted_table_goes_on_to_the_same_end(tmp_path, monkeypatch):
     """Ctrl-C in the second row: the state is saved, and the same command ends as if it had never stopped."""
-    monkeypatch.setitem(reproduction.BUDGETS["regression2d"], "smoke", dataclasses.replace(TINY, steps_per_call=5))
+    smoke(monkeypatch, regression2d.Config, dataclasses.replace(TINY, steps_per_call=5))
     command = ("regression2d", "--rows", "np", "cnp", "--samples", "1", "--out")
     run(monkeypatch, *command, tmp_path / "whole")
 
-    class Impatient(reproduce.TrainingBar):
-        def progress(self, step, logs):
-            super().progress(step, logs)
-            if str(self.where).endswith("/np") and step == 10:
+    def impatient(console, row):
+        def stop(told):
+            if (row, told.what, told.done) == ("np", "training", 10):
                 signal.raise_signal(signal.SIGINT)
 
-        def __init__(self, console, config, where):
-            self.where = where
-            super().__init__(console, config, where)
+        return listening(stop)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reproduce, "TrainingBar", Impatient)
+        patch.setattr(reproduce, "showing", impatient)
         with pytest.raises(SystemExit) as stopped:
             run(patch, *command, tmp_path / "cut")
     assert stopped.value.code == 128 + signal.SIGINT
@@ -129,25 +174,25 @@ def test_an_interrupted_table_goes_on_to_the_same_end(tmp_path, monkeypatch):
 
 
 def test_a_folder_with_other_settings_is_not_overwritten(tmp_path):
-    (cell,) = method_rows("regression2d", TINY, only=("cnp",))
-    (other,) = method_rows("regression2d", dataclasses.replace(TINY, steps=21), only=("cnp",))
-    reproduction.create_runs(other.experiment, tmp_path / "cnp", [0])
+    cell, benchmark = one_row(TINY)
+    other, _ = one_row(dataclasses.replace(TINY, steps=21))
+    create_runs(other.experiment, benchmark, tmp_path / "cnp", [0])
     with pytest.raises(RunError, match="other settings"):
-        reproduction.run_cell(cell, tmp_path / "cnp", TINY)
+        cell.fill(tmp_path / "cnp", TINY, benchmark)
 
 
 def test_another_number_of_seeds_overwrites_nothing(tmp_path):
-    (cell,) = method_rows("regression2d", TINY, only=("cnp",))
-    reproduction.create_runs(cell.experiment, tmp_path, [0])
+    cell, benchmark = one_row(TINY)
+    create_runs(cell.experiment, benchmark, tmp_path, [0])
     with pytest.raises(RunError, match="Choose another --out"):
-        reproduction.run_cell(cell, tmp_path, dataclasses.replace(TINY, seeds=2))
+        cell.fill(tmp_path, dataclasses.replace(TINY, seeds=2), benchmark)
 
 
+@pytest.mark.usefixtures("_little_boosting")
 def test_weather_from_station_files_to_a_table(tmp_path, monkeypatch, capsys):
     write_year(tmp_path / "data", 60, num_days=130)
     (tmp_path / "data" / "2019" / "99999999999.csv").write_text("a page that says: not found\n")
-    monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setitem(reproduction.BUDGETS["weather"], "smoke", dataclasses.replace(TINY, tasks=4))
+    smoke(monkeypatch, weather.Config, dataclasses.replace(TINY, tasks=4))
     rows = ("np", "ridge-seasonal", "gradient-boosting-summaries")
     command = ("weather", "--data", tmp_path / "data", "--rows", *rows, "--samples", "2", "--out", tmp_path / "out")
     run(monkeypatch, *command)
@@ -168,22 +213,21 @@ def test_weather_from_station_files_to_a_table(tmp_path, monkeypatch, capsys):
     assert refused.value.code == 2
 
 
-def test_baselines_and_methods_are_scored_on_the_same_days(tmp_path, monkeypatch):
+def test_baselines_and_methods_are_scored_on_the_same_days(stations):
     """Their inputs differ, but not the targets they are asked for."""
-    write_year(tmp_path, 60, num_days=130)
-    monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
-    targets = []
-    for cell in cells("weather", TINY, task={"data": str(tmp_path)}, only=("maml", "st-maml-best", "ridge")):
-        task = cell.experiment.benchmark_settings if isinstance(cell, Cell) else cell.task
-        targets.append(np.asarray(reproduction.test_set(task.open(), 4).batch.tasks.query.y))
-    assert len(targets) == 3
-    np.testing.assert_array_equal(targets[0], targets[1])
-    np.testing.assert_array_equal(targets[0], targets[2])
+    benchmark = weather.Config(data=str(stations)).open()
+    rows = cells("weather", benchmark, TINY, only=("maml", "st-maml-best", "ridge"), data=str(stations))
+    sets = [benchmark.vary(row.settings).test_set(4) for row in rows]
+    assert len(sets) == 3
+    assert len({each.targets_digest for each in sets}) == 1
+    assert len({each.digest for each in sets}) > 1
+    for each in sets[1:]:
+        np.testing.assert_array_equal(each.batch.tasks.query.y, sets[0].batch.tasks.query.y)
 
 
 def test_completion_from_idx_files_to_a_table(tmp_path, monkeypatch):
     write_digits(tmp_path / "data", height=6, width=6)
-    monkeypatch.setitem(reproduction.BUDGETS["completion"], "smoke", dataclasses.replace(TINY, steps=4, tasks=6))
+    smoke(monkeypatch, completion.Config, dataclasses.replace(TINY, steps=4, tasks=6))
     command = ("completion", "--data", tmp_path / "data", "--shots", "10", "--rows", "np", "cnp", "--samples", "2")
     run(monkeypatch, *command, "--out", tmp_path / "out")
     report = (tmp_path / "out" / "report" / "report.md").read_text()

@@ -12,14 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from stmaml import cli, reproduction
+from stmaml import cli
 from stmaml.benchmarks import celeba
+from stmaml.benchmarks.base import Budget, Budgets
 from stmaml.inner import InnerLoop
 from stmaml.nets.conv import Conv
 from stmaml.recipes import RECIPES, Experiment
 from stmaml.reports import rules
 from stmaml.reports.rules import RIGHT, WRONG, answers, rules_figure
-from stmaml.reproduction import Budget, cells
+from stmaml.reproduction import cells
+from stmaml.runs import Trace
 from tests.face_files import faces
 
 
@@ -56,7 +58,7 @@ def test_answers_are_those_of_the_models_that_chose_the_rule():
 
 
 def test_the_figure_shows_support_rules_counts_and_answers(figures):
-    drawn = rules_figure({"rules-1": task(), "line-shots10-noise0.3": {}}, "st-maml")
+    drawn = rules_figure([Trace(task(), {"figure": "rules", "number": 1})], "st-maml")
     assert drawn is not None
     assert Image.open(io.BytesIO(drawn)).size[0] > 1000
     axes = figures[0].axes
@@ -80,17 +82,26 @@ def test_the_figure_shows_support_rules_counts_and_answers(figures):
 
 
 def test_there_is_no_figure_without_ambiguous_tasks():
-    assert rules_figure({}, "t") is None
-    assert rules_figure({"rules-x": {}, "line-shots10": {}}, "t") is None
+    assert rules_figure([], "t") is None
 
 
-def test_the_table_has_the_papers_methods_and_the_ablations():
-    names = {cell.name for cell in cells("celeba", reproduction.BUDGETS["celeba"]["paper"], task={})}
+def test_tasks_stand_in_the_order_of_their_numbers(figures):
+    traces = [Trace(task(models), {"figure": "rules", "number": number}) for number, models in ((10, 4), (9, 5))]
+    rules_figure(traces, "t")
+    said = [text.get_text() for ax in figures[0].axes for text in ax.texts]
+    assert [text for text in said if "models" in text][::3] == ["2 of 5 models", "2 of 4 models"]
+
+
+def test_the_table_has_the_papers_methods_and_the_ablations(tmp_path, monkeypatch):
+    monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
+    faces().write(tmp_path / "faces")
+    benchmark = celeba.Config(data=str(tmp_path / "faces"), image_size=16, shots=2, query_per_class=2).open()
+    names = {row.name for row in cells("celeba", benchmark, celeba.Config.budgets.paper)}
     assert {"maml", "platipus", "bmaml", "st-maml", "st-maml-without-augmentation"} <= names
 
 
 def test_the_full_budget_has_the_benchmarks_number_of_models_and_tasks():
-    budget = reproduction.BUDGETS["celeba"]["paper"]
+    budget = celeba.Config.budgets.paper
     assert (budget.samples, budget.tasks) == (100, 1000)
 
 
@@ -109,7 +120,7 @@ def test_faces_from_files_to_a_table(tmp_path, monkeypatch, capsys):
     files.write(tmp_path / "faces")
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
     tiny = Budget(steps=1, tasks_per_batch=1, seeds=1, tasks=2, samples=3, val_tasks=1, steps_per_call=1)
-    monkeypatch.setitem(reproduction.BUDGETS["celeba"], "smoke", tiny)
+    monkeypatch.setattr(celeba.Config, "budgets", Budgets(smoke=tiny))
     monkeypatch.setattr(celeba, "NUM_SHOWCASES", 1)
     monkeypatch.setitem(RECIPES, ("celeba", "st-maml", "paper"), light("st-maml"))
     words = ("celeba", "--data", tmp_path / "faces", "--image-size", "16", "--shots", "2", "--query-per-class", "2")
@@ -121,7 +132,7 @@ def test_faces_from_files_to_a_table(tmp_path, monkeypatch, capsys):
     for said in ("| st-maml", "coverage", "accuracy_all", "optimistic"):
         assert said in report
     assert len(list((tmp_path / "out" / "report").glob("rules*.png"))) == 1
-    assert list((tmp_path / "out" / "st-maml" / "scores").glob("tasks2-samples3-*.json"))
+    assert list((tmp_path / "out" / "st-maml" / "scores").glob("celeba-*-samples3-tasks2-*.json"))
 
 
 def test_bad_faces_are_one_sentence_and_no_run(tmp_path, stmaml, monkeypatch):

@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 
 from stmaml import runs
 from stmaml.benchmarks import BENCHMARKS, regression2d
+from stmaml.benchmarks.base import TEST_SEED, VAL_SEED
 from stmaml.errors import RunError
-from stmaml.experiments import create_runs, load_experiment, load_run, train_runs
+from stmaml.experiments import RUN_WORD, create_runs, load_experiment, load_run, run_keys, train_runs
 from stmaml.inner import InnerLoop
+from stmaml.legacy.settings import OLD_KEYS
 from stmaml.methods import METHODS, maml
 from stmaml.methods.standardised import Standardised
-from stmaml.recipes import RECIPES, Experiment, Modelling
+from stmaml.recipes import RECIPES, Experiment, Modelling, measured_scaling
 from stmaml.runs import Run, find_runs, from_dict, newest_common_checkpoint, write_bytes
 from stmaml.training import TrainConfig
 
+BENCHMARK = regression2d.Config().open()
 TREE = {"weight": jnp.arange(6.0).reshape(2, 3), "step": jnp.array(7), "parts": [jnp.ones(2), None]}
 
 
@@ -32,7 +35,7 @@ def zeros_like_tree():
 
 
 def tiny_experiment() -> Experiment:
-    return Experiment("regression2d", "maml", "paper", regression2d.Config(), maml.Config(hidden=(4,)))
+    return Experiment("regression2d", "maml", "paper", BENCHMARK.settings, maml.Config(hidden=(4,)))
 
 
 @pytest.fixture
@@ -102,7 +105,7 @@ def test_arrays_come_back_with_values_and_types(run):
 def test_files_hold_no_pickle_and_are_named_by_leaf(run):
     run.save_learner(TREE)
     with np.load(run.learner_path, allow_pickle=False) as file:
-        assert sorted(file.files) == ["['parts'][0]", "['step']", "['weight']"]
+        assert sorted(file.files) == ["parts.0", "step", "weight"]
         assert all(file[name].dtype != object for name in file.files)
 
 
@@ -118,7 +121,7 @@ def test_a_folder_without_settings_is_no_run(tmp_path):
 
 def test_another_format_is_refused(run):
     run.config_path.write_text('{"format": 99}')
-    with pytest.raises(RunError, match="has format 99; this version of stmaml reads format 1"):
+    with pytest.raises(RunError, match="has format 99; this version of stmaml reads formats 1 and 2"):
         run.config()
 
 
@@ -132,7 +135,7 @@ def test_damaged_settings_are_named(text, message, run):
 
 
 def test_settings_of_another_version_are_named(tmp_path):
-    (run,) = create_runs(tiny_experiment(), tmp_path, [0])
+    (run,) = create_runs(tiny_experiment(), BENCHMARK, tmp_path, [0])
     config = json.loads(run.config_path.read_text())
     config["training"]["momentum"] = 1
     run.config_path.write_text(json.dumps(config))
@@ -151,7 +154,7 @@ def test_settings_of_another_version_are_named(tmp_path):
     ],
 )
 def test_settings_that_do_not_fit_are_named(change, message, tmp_path):
-    (run,) = create_runs(tiny_experiment(), tmp_path, [0])
+    (run,) = create_runs(tiny_experiment(), BENCHMARK, tmp_path, [0])
     config = json.loads(run.config_path.read_text())
     change(config)
     run.config_path.write_text(json.dumps(config))
@@ -160,7 +163,7 @@ def test_settings_that_do_not_fit_are_named(change, message, tmp_path):
 
 
 def test_a_run_without_weights_says_so(tmp_path):
-    create_runs(tiny_experiment(), tmp_path, [0])
+    create_runs(tiny_experiment(), BENCHMARK, tmp_path, [0])
     with pytest.raises(RunError, match=r"has no learner\.npz.*--resume"):
         load_run(tmp_path)
 
@@ -176,21 +179,21 @@ def test_a_file_cut_short_is_named(run):
 def test_weights_of_another_size_name_the_leaf(run):
     run.save_learner(TREE)
     like = {**zeros_like_tree(), "weight": jnp.zeros((2, 4))}
-    with pytest.raises(RunError, match=r"\['weight'\] is float32\[2, 3\] there, float32\[2, 4\] here"):
+    with pytest.raises(RunError, match=r"weight is float32\[2, 3\] there, float32\[2, 4\] here"):
         run.load_learner(like)
 
 
 def test_weights_of_another_type_name_the_leaf(run):
     run.save_learner(TREE)
-    with pytest.raises(RunError, match=r"\['step'\] is int32\[\] there, float32\[\] here"):
+    with pytest.raises(RunError, match=r"step is int32\[\] there, float32\[\] here"):
         run.load_learner({**zeros_like_tree(), "step": jnp.array(0.0)})
 
 
 def test_weights_of_another_network_name_the_leaf(tmp_path, key):
-    (run,) = create_runs(tiny_experiment(), tmp_path, [0])
+    (run,) = create_runs(tiny_experiment(), BENCHMARK, tmp_path, [0])
     spec = regression2d.Curves(regression2d.Config()).spec
     run.save_learner(maml.Config(hidden=(4, 4)).build(spec, key=key))
-    with pytest.raises(RunError, match=r"theta\.body\[1\]\.bias is in only one of them"):
+    with pytest.raises(RunError, match=r"theta\.body\.1\.bias is in only one of them"):
         load_run(tmp_path)
 
 
@@ -247,25 +250,25 @@ def test_force_leaves_nothing_of_the_old_run(run):
     run.save_scores("test", {"tasks": 1}, {"mse": np.zeros(1)})
     run.save_arrays(runs.Path("curves") / "line.npz", {"axis": np.zeros(1)})
     run.create({"seed": 1}, force=True)
-    assert run.config() == {"format": 1, "seed": 1}
+    assert run.config() == {"format": 2, "seed": 1}
     assert run.log() == run.checkpoint_steps() == []
     assert run.scores() == run.curves() == {}
     assert not run.learner_path.exists()
 
 
 def test_no_seed_is_begun_where_one_is_taken(tmp_path):
-    create_runs(tiny_experiment(), tmp_path / "seed-1", [1])
+    create_runs(tiny_experiment(), BENCHMARK, tmp_path / "seed-1", [1])
     with pytest.raises(RunError, match="seed-1 already holds a run"):
-        create_runs(tiny_experiment(), tmp_path, [0, 1])
+        create_runs(tiny_experiment(), BENCHMARK, tmp_path, [0, 1])
     assert not (tmp_path / "seed-0").exists()
 
 
 @pytest.mark.parametrize(("first", "second"), [([0], [0, 1]), ([0, 1], [0]), ([0, 1, 2], [0, 1])])
 def test_a_folder_never_holds_old_runs_beside_new_ones(first, second, tmp_path):
-    create_runs(tiny_experiment(), tmp_path, first)
+    create_runs(tiny_experiment(), BENCHMARK, tmp_path, first)
     with pytest.raises(RunError, match="already holds a run"):
-        create_runs(tiny_experiment(), tmp_path, second)
-    made = create_runs(tiny_experiment(), tmp_path, second, force=True)
+        create_runs(tiny_experiment(), BENCHMARK, tmp_path, second)
+    made = create_runs(tiny_experiment(), BENCHMARK, tmp_path, second, force=True)
     assert find_runs(tmp_path) == made
 
 
@@ -331,7 +334,7 @@ def test_default_settings_survive_json(config):
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name[0] == "regression2d"])
 def test_recipes_survive_a_run_folder(name, tmp_path):
-    (run,) = create_runs(RECIPES[name], tmp_path, [4])
+    (run,) = create_runs(RECIPES[name], RECIPES[name].benchmark_settings.open(), tmp_path, [4])
     assert load_experiment(run) == RECIPES[name]
     assert run.config()["seed"] == 4
 
@@ -352,14 +355,40 @@ def test_the_scaling_of_the_training_tasks_is_kept_in_the_run(tmp_path):
     experiment = dataclasses.replace(
         tiny_experiment(), modelling=Modelling(standardise=True), training=TrainConfig(steps=2, val_tasks=5)
     )
-    (run,) = create_runs(experiment, tmp_path, [0])
+    (run,) = create_runs(experiment, BENCHMARK, tmp_path, [0])
     kept = run.config()["scaling"]
-    assert kept["y_mean"] == list(experiment.benchmark_settings.open().scaling.y_mean)
+    assert kept["y_mean"] == list(measured_scaling(experiment.modelling, BENCHMARK.train).y_mean)
     run.config_path.write_text(json.dumps({**run.config(), "scaling": {**kept, "y_mean": [123.0]}}))
-    train_runs([run])
+    train_runs([run], experiment, BENCHMARK)
     learner = load_run(tmp_path)[1]
     assert isinstance(learner, Standardised)
     assert learner.scaling.y_mean == (123.0,)
+
+
+def frozen_keys() -> set[tuple[int, ...]]:
+    """The keys of frozen validation and test sets, and those of the first tasks and draws made of them."""
+    keys = [jr.key(seed) for seed in (VAL_SEED, TEST_SEED)]
+    return {numbers(one) for key in keys for one in (key, *jr.split(key, 50))}
+
+
+def numbers(key) -> tuple[int, ...]:
+    return tuple(jr.key_data(key).tolist())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_has_no_key_of_a_frozen_set(seed):
+    keys = run_keys(seed)
+    assert not {numbers(jr.fold_in(jr.key(seed), RUN_WORD)), *map(numbers, keys)} & frozen_keys()
+    old = run_keys(seed, as_in=OLD_KEYS)
+    assert [*map(numbers, old)] == [*map(numbers, jr.split(jr.key(seed)))]
+    assert bool({*map(numbers, old)} & frozen_keys()) == (seed in (VAL_SEED, TEST_SEED))
+
+
+def test_runs_of_other_seeds_have_other_keys(tmp_path):
+    keys = [numbers(key) for seed in range(4) for key in run_keys(seed)]
+    assert len(set(keys)) == 8
+    (run,) = create_runs(tiny_experiment(), BENCHMARK, tmp_path, [1])
+    assert "keys" not in run.config()
 
 
 def test_settings_off_their_defaults_survive_json():
@@ -377,7 +406,7 @@ def test_scores_come_back(run):
 
 
 def test_a_learner_comes_back_from_its_folder(tmp_path):
-    (run,) = create_runs(tiny_experiment(), tmp_path, [0])
+    (run,) = create_runs(tiny_experiment(), BENCHMARK, tmp_path, [0])
     spec = regression2d.Curves(regression2d.Config()).spec
     learner = maml.Config(hidden=(4,)).build(spec, key=jr.key(5))
     run.save_learner(learner)

@@ -15,17 +15,20 @@ from stmaml.benchmarks import regression2d
 from stmaml.inner import InnerLoop
 from stmaml.methods import st_maml
 from stmaml.tasks import TaskSpec
+from tests.changed import changed
 from tests.methods.small import small_task
 
 SCRIPT = Path(__file__).parents[1] / "studies" / "search.py"
 SPEC = TaskSpec((2,), 1)
-SMALL = st_maml.Config(hidden=(4,), encoder=(4,), z_hidden=(), z_size=2, h_size=2, inner=InnerLoop(inner_steps=1))
+SMALL = changed(
+    st_maml.Config(), hidden=(4,), encoder=(4,), z_hidden=(), z_size=2, h_size=2, inner=InnerLoop(inner_steps=1)
+)
 
 
 @pytest.fixture(scope="module")
 def search() -> dict:
     if not SCRIPT.exists():
-        pytest.skip("benchmarks/ is not part of this copy of the sources")
+        pytest.skip("studies/ is not part of this copy of the sources")
     return runpy.run_path(str(SCRIPT), run_name="search")
 
 

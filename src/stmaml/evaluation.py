@@ -1,7 +1,7 @@
 """Scoring a learner on a frozen set of tasks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import equinox as eqx
 import jax
@@ -11,28 +11,31 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from stmaml.ambiguity import NUM_ASSIGNED, assign, sample_answers, score_open
-from stmaml.benchmarks.base import Showcase, TaskSet
+from stmaml.benchmarks.base import Showcase
+from stmaml.benchmarks.sources import TaskSet
+from stmaml.limits import EVALUATED_BYTES
 from stmaml.methods.base import AbstractMetaLearner, predict
-from stmaml.metrics import Summary, calibration_error, calibration_gaps, score_task, summarise
-from stmaml.prediction import BernoulliOutcome, CategoricalOutcome, NormalOutcome, Prediction
-from stmaml.tasks import Examples, Task, TaskBatch
+from stmaml.metric_table import METRICS, metric, ordered
+from stmaml.metrics import Summary, calibration_gaps, score_task, summarise
+from stmaml.prediction import Prediction
+from stmaml.progress import tell
+from stmaml.runs import json_bytes
+from stmaml.tasks import Examples, Scalar, Task, TaskBatch
 
-GAPS = "gaps"
-MAX_BYTES = {"cpu": 2**26, "other": 2**28}
-"""Inputs adapted to at once, by the kind of device; networks for images need some dozen times as much themselves."""
+Judge = Callable[[Prediction, Examples], dict[str, Float[Array, "..."]]]
 
 
 @dataclass(frozen=True)
 class Scores:
     """Scores of each task of a set."""
 
-    values: dict[str, Float[np.ndarray, " m"]]
+    values: dict[str, Float[np.ndarray, "m *part"]]
+    """A number for each task, or its part in a score that is of all tasks together."""
     family: Int[np.ndarray, " m"]
-    task_set: str
     digest: str
     num_samples: int
-    gaps: Float[np.ndarray, "m bins"] | None = None
-    """Each task's part in the calibration error, which is of all tasks together; for classes alone."""
+    extra: dict[str, Float[np.ndarray, "m k"]] = field(default_factory=dict)
+    """What else a judge tells of each task."""
 
     def summary(self) -> dict[str, Summary]:
         """Each metric's mean and interval over all tasks."""
@@ -43,9 +46,14 @@ class Scores:
         present = [(i, name) for i, name in enumerate(families) if (self.family == i).any()]
         return {family: self._summary(self.family == i) for i, family in present}
 
+    def extra_summary(self) -> dict[str, dict[str, list[float]]]:
+        """Mean and interval of each number of `extra`."""
+        each = {name: [summarise(column) for column in values.T] for name, values in self.extra.items()}
+        parts = ("mean", "ci95")
+        return {name: {part: [summary[part] for summary in some] for part in parts} for name, some in each.items()}
+
     def _summary(self, chosen: Bool[np.ndarray, " m"]) -> dict[str, Summary]:
-        each = {name: summarise(values[chosen]) for name, values in self.values.items()}
-        return each if self.gaps is None else {**each, "ece": calibration_error(self.gaps[chosen])}
+        return {name: metric(name).pool(values[chosen]) for name, values in self.values.items()}
 
 
 def evaluate(
@@ -55,32 +63,43 @@ def evaluate(
     num_samples: int,
     key: PRNGKeyArray,
     tasks_at_once: int = 100,
-    on_progress: Callable[[int], None] = lambda done: None,
+    judge: Judge | None = None,
+    what: str = "",
 ) -> Scores:
-    """Adapts to each task's support alone, then scores the mixture of `num_samples` predictors on its query."""
+    """Adapts to each task's support alone, then scores the mixture of `num_samples` predictors on its query: by
+    `judge`, if not by `score_task`, unless rules are open. Progress is told under `what`, if that is given."""
     parts: list[dict[str, np.ndarray]] = []
     size = _within_memory(min(tasks_at_once, task_set.num_tasks), learner, task_set, num_samples)
     for index, batch in enumerate(task_set.chunks(size)):
-        first = index * size
-        scores = _score_batch(learner, batch, num_samples, key, jnp.asarray(first))
-        count = min(size, task_set.num_tasks - first)
+        first, count = index * size, min(size, task_set.num_tasks - index * size)
+        scores = _score_batch(learner, batch, num_samples, key, jnp.asarray(first), judge)
         parts.append({name: np.asarray(values)[:count] for name, values in scores.items()})
-        on_progress(first + count)
+        if what:
+            tell(what, first + count, task_set.num_tasks)
     values = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    gaps = values.pop(GAPS, None)
-    return Scores(ordered(values), task_set.family, task_set.name, task_set.digest, num_samples, gaps)
+    return scores_of(values, task_set, num_samples)
+
+
+def scores_of(values: dict[str, Float[np.ndarray, "m *part"]], task_set: TaskSet, num_samples: int) -> Scores:
+    """The scores of a set's tasks; of its groups, where several tasks are of one."""
+    family = task_set.family
+    if count := task_set.num_groups:
+        values = {name: each.reshape(-1, count, *each.shape[1:]).mean(0) for name, each in values.items()}
+        family = family[:count]
+    known = {name: each for name, each in values.items() if name in METRICS}
+    others = {name: each for name, each in values.items() if name not in METRICS}
+    return Scores(ordered(known), family, task_set.digest, num_samples, others)
 
 
 def scored(learner: AbstractMetaLearner, task_set: TaskSet) -> set[str]:
     """Names of the scores that `evaluate` would give, without computing any."""
     batch = next(task_set.chunks(1))
-    shapes = eqx.filter_eval_shape(_score_batch, learner, batch, 1, jr.key(0), jnp.asarray(0))
-    return {"ece" if name == GAPS else name for name in shapes}
+    return set(eqx.filter_eval_shape(_score_batch, learner, batch, 1, jr.key(0), jnp.asarray(0), None))
 
 
 def _within_memory(size: int, learner: AbstractMetaLearner, task_set: TaskSet, num_samples: int) -> int:
     """`size`, or as many tasks as memory is thought to bear, each held once for every predictor that adapts to it."""
-    limit = MAX_BYTES["cpu" if jax.default_backend() == "cpu" else "other"]
+    limit = EVALUATED_BYTES["cpu" if jax.default_backend() == "cpu" else "other"]
     if task_set.task_bytes * num_samples * size <= limit:
         return size
     task = jax.tree.map(lambda leaf: leaf[0], next(task_set.chunks(1)).tasks)
@@ -90,51 +109,37 @@ def _within_memory(size: int, learner: AbstractMetaLearner, task_set: TaskSet, n
     return min(size, max(1, limit // (task_set.task_bytes * prediction.num_samples)))
 
 
-def ordered(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Errors first, then densities, then intervals: the order people read them in."""
-    known = ("accuracy", "bce", "bce_unseen", "bce_single", "mse", "mae", "mse_clean", "nll", "crps", "coverage90")
-    known = (*known, "width90", "diversity")
-    return {name: values[name] for name in sorted(values, key=lambda n: known.index(n) if n in known else len(known))}
-
-
 @eqx.filter_jit
 def _score_batch(
-    learner: AbstractMetaLearner, batch: TaskBatch, num_samples: int, key: PRNGKeyArray, first: Int[Array, ""]
-) -> dict[str, Float[Array, "m *bins"]]:
-    def score(batch: TaskBatch, index: Int[Array, ""]) -> dict[str, Float[Array, "*bins"]]:
-        task = batch.tasks
-        # The key belongs to the task's place in the set: scores do not depend on how many tasks are scored at once.
-        task_key = jr.fold_in(key, index)
-        prediction = predict(
-            learner, task.support, task.query.x, weight=task.query.weight, num_samples=num_samples, key=task_key
-        )
-        binary = isinstance(prediction.components, BernoulliOutcome)
-        seen = among(task.query.x, task.support) if binary else None
-        scores = score_task(prediction, task.query.y, task.query.weight, batch.clean, seen)
-        if not isinstance(prediction.components, CategoricalOutcome):
-            return scores
-        return {**scores, GAPS: calibration_gaps(prediction.mean, task.query.y, task.query.weight)}
-
-    if batch.rules is not None:
-        return _score_open_batch(learner, batch, batch.rules.shape[1], num_samples, key, first)
-    return jax.vmap(score)(batch, first + jnp.arange(batch.family.shape[0]))
-
-
-def _score_open_batch(
     learner: AbstractMetaLearner,
     batch: TaskBatch,
-    num_rules: int,
     num_samples: int,
     key: PRNGKeyArray,
     first: Int[Array, ""],
-) -> dict[str, Float[Array, " m"]]:
-    """Scores of tasks with several open rules, one task after the other: each has many models to hold."""
+    judge: Judge | None,
+) -> dict[str, Float[Array, "m *bins"]]:
+    def score(batch: TaskBatch, index: Int[Array, ""]) -> dict[str, Float[Array, "*bins"]]:
+        support, query = batch.tasks.support, batch.tasks.query
+        # The key belongs to the task's place in the set: scores do not depend on how many tasks are scored at once.
+        task_key = jr.fold_in(key, index)
+        prediction = predict(learner, support, query.x, weight=query.weight, num_samples=num_samples, key=task_key)
+        if judge is not None:
+            return judge(prediction, query)
+        seen = among(query.x, support) if prediction.target == "binary" else None
+        scores = score_task(prediction, query.y, query.weight, batch.clean, seen)
+        if prediction.target != "class":
+            return scores
+        return {**scores, "ece": calibration_gaps(prediction.mean, query.y, query.weight)}
 
-    def score(inputs: tuple[Task, Int[Array, ""]]) -> dict[str, Float[Array, ""]]:
+    def score_rules(inputs: tuple[Task, Int[Array, ""]]) -> dict[str, Scalar]:
         task, index = inputs
         return score_open(learner, task, num_rules, num_samples=num_samples, key=jr.fold_in(key, index))
 
-    return jax.lax.map(score, (batch.tasks, first + jnp.arange(batch.family.shape[0])))
+    places = first + jnp.arange(batch.family.shape[0])
+    if batch.rules is None:
+        return jax.vmap(score)(batch, places)
+    num_rules = batch.rules.shape[1]
+    return jax.lax.map(score_rules, (batch.tasks, places))  # one after the other: each has many models to hold
 
 
 def among(x: Float[Array, "n *dx"], support: Examples) -> Float[Array, " n"]:
@@ -146,10 +151,11 @@ def among(x: Float[Array, "n *dx"], support: Examples) -> Float[Array, " n"]:
 def trace(
     learner: AbstractMetaLearner, showcase: Showcase, *, num_curves: int = 10, num_samples: int = 100, key: PRNGKeyArray
 ) -> dict[str, np.ndarray]:
-    """What a figure of one task needs: its points, the truth, sampled curves and the predictive band."""
+    """What a figure of one task needs: what it is, its points, the truth, sampled curves and the predictive band."""
+    about = {"about": json_bytes({"figure": showcase.figure, **showcase.labels})}
     if showcase.rules:
-        return _trace_rules(learner, showcase, key=key)
-    prediction = _predict_curve(learner, showcase.support, showcase.x, num_samples, key)
+        return about | _trace_rules(learner, showcase, key=key)
+    prediction = _predict_curve(learner, showcase.support, showcase.x, num_samples=num_samples, key=key)
     real = np.asarray(showcase.support.weight) > 0
     arrays = {
         "axis": np.asarray(showcase.axis),
@@ -158,10 +164,10 @@ def trace(
         "support_y": np.asarray(showcase.support.y)[real],
         "curves": np.asarray(prediction.components.mean()[:num_curves]),
     }
-    if isinstance(prediction.components, NormalOutcome):
+    if prediction.target == "real":
         bands = np.asarray(_quantiles(prediction, jnp.array([0.05, 0.5, 0.95])))
         arrays |= dict(zip(("low", "median", "high"), bands, strict=True))
-    return arrays
+    return about | arrays
 
 
 def _trace_rules(learner: AbstractMetaLearner, showcase: Showcase, *, key: PRNGKeyArray) -> dict[str, np.ndarray]:
@@ -190,17 +196,9 @@ def _true_log_probabilities(
     key: PRNGKeyArray,
 ) -> Float[Array, "s r q"]:
     sets = x.reshape(*true.shape, *x.shape[1:])
-    logits = sample_answers(learner, support, sets, num_samples=NUM_ASSIGNED, key=key)
-    return CategoricalOutcome(logits).log_prob(jnp.broadcast_to(true, logits.shape[:-1]))
+    answers = sample_answers(learner, support, sets, num_samples=NUM_ASSIGNED, key=key)
+    return answers.log_prob(jnp.broadcast_to(true, answers.mean().shape[:-1]))
 
 
-@eqx.filter_jit
-def _predict_curve(
-    learner: AbstractMetaLearner, support: Examples, x: Float[Array, "n *dx"], num_samples: int, key: PRNGKeyArray
-) -> Prediction:
-    return predict(learner, support, x, num_samples=num_samples, key=key)
-
-
-@eqx.filter_jit
-def _quantiles(prediction: Prediction, levels: Float[Array, " l"]) -> Float[Array, "l n dy"]:
-    return prediction.quantiles(levels)
+_predict_curve = eqx.filter_jit(predict)
+_quantiles = eqx.filter_jit(Prediction.quantiles)

@@ -4,20 +4,23 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
-from stmaml.errors import SettingError
+from stmaml.errors import SettingError, at_least
+from stmaml.tasks import Scalar
 
 Order = Literal["second", "first"]
 Params = TypeVar("Params")
+Loss = Callable[..., Scalar]
 
 
 def descend(
-    loss: Callable[..., Float[Array, ""]],
+    loss: Loss,
     params: Params,
     *,
     lr: PyTree,
@@ -34,10 +37,8 @@ def descend(
         clamp: bound on each gradient element, likewise one or a prefix; infinite for none.
         order: `first` treats the inner gradients as constants in the outer derivative.
         remat: recompute each step in the backward pass: memory of one step instead of all, for more time.
-        per_step: arrays with a leading axis of length `steps`; `loss` is then called with the step's slice as well.
-    """
-    rates = jax.tree.broadcast(lr, params)
-    clamps = jax.tree.broadcast(clamp, params)
+        per_step: arrays with a leading axis of length `steps`; `loss` is then called with the step's slice as well."""
+    rates, clamps = jax.tree.broadcast(lr, params), jax.tree.broadcast(clamp, params)
 
     def step(params: Params, extra: PyTree) -> Params:
         grads = jax.grad(loss)(params) if per_step is None else jax.grad(loss)(params, extra)
@@ -89,27 +90,14 @@ class InnerLoop:
     """Recompute inner steps in the backward pass: less memory, more time."""
 
     def __post_init__(self):
-        if self.inner_steps < 0:
-            raise SettingError(f"--inner-steps must be at least 0; got {self.inner_steps}.")
+        at_least(0, inner_steps=self.inner_steps)
         check_descent("inner", self.inner_lr, self.inner_clamp)
 
     def __call__(
-        self,
-        loss: Callable[..., Float[Array, ""]],
-        params: Params,
-        *,
-        lr: PyTree = None,
-        clamp: PyTree = None,
-        per_step: PyTree = None,
+        self, loss: Loss, params: Params, *, lr: PyTree = None, clamp: PyTree = None, per_step: PyTree = None
     ) -> Params:
         """`descend` with these settings; `lr` and `clamp` may be given by leaf instead."""
-        return descend(
-            loss,
-            params,
-            lr=self.inner_lr if lr is None else lr,
-            steps=self.inner_steps,
-            clamp=bound(self.inner_clamp) if clamp is None else clamp,
-            order=self.order,
-            remat=self.remat,
-            per_step=per_step,
-        )
+        lr = self.inner_lr if lr is None else lr
+        clamp = bound(self.inner_clamp) if clamp is None else clamp
+        run = partial(descend, order=self.order, remat=self.remat, per_step=per_step)
+        return run(loss, params, lr=lr, steps=self.inner_steps, clamp=clamp)

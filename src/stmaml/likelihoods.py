@@ -1,16 +1,18 @@
 """What a network's raw output means: a distribution over the target, and the objective that trains it."""
 
 import abc
+from collections.abc import Callable
+from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
-from stmaml.prediction import AbstractOutcome, BernoulliOutcome, CategoricalOutcome, NormalOutcome
-from stmaml.tasks import Examples, NoiseModel, TaskSpec, weighted_mean
-
-MIN_STD = 1e-3  # keeps log-densities finite when a task can be fitted exactly
+from stmaml import outcomes
+from stmaml.errors import SettingError
+from stmaml.outcomes import AbstractOutcome, AbstractRealOutcome, BernoulliOutcome, CategoricalOutcome, NormalOutcome
+from stmaml.tasks import Examples, Scalar, TaskSpec, weighted_mean
 
 
 class AbstractLikelihood(eqx.Module):
@@ -38,7 +40,7 @@ class AbstractLikelihood(eqx.Module):
     def encode(self, y: Shaped[Array, "n *dy"]) -> Float[Array, "n c"]:
         """Targets as numbers a network can read."""
 
-    def mean_objective(self, raw: Float[Array, "n r"], examples: Examples) -> Float[Array, ""]:
+    def mean_objective(self, raw: Float[Array, "n r"], examples: Examples) -> Scalar:
         """The loss of a set: the mean over its examples."""
         return weighted_mean(self.objective(raw, examples.y), examples.weight)
 
@@ -46,51 +48,62 @@ class AbstractLikelihood(eqx.Module):
         """The loss of each example in a method's inner loop: the same, unless a likelihood says otherwise."""
         return self.objective(raw, y)
 
-    def mean_inner_objective(self, raw: Float[Array, "n r"], examples: Examples) -> Float[Array, ""]:
+    def mean_inner_objective(self, raw: Float[Array, "n r"], examples: Examples) -> Scalar:
         """The inner loss of a set: the mean over its examples (eq. 16, inner_loss)."""
         return weighted_mean(self.inner_objective(raw, examples.y), examples.weight)
 
 
-class Gaussian(AbstractLikelihood):
-    """Real targets with Gaussian noise, modelled in one of four ways.
+class AbstractNumbers(AbstractLikelihood):
+    """Targets that a network can read as they are."""
 
-    - `residual`: the objective is the squared error, as in the paper; one noise level is fitted beside it to the
-      residuals of the training queries and has no influence on the predictor.
-    - `fixed`: the log-density under the given `noise_std`.
-    - `learned`: the log-density under one learned noise level.
-    - `predicted`: the log-density under a noise level the network outputs for each input.
-    """
-
-    log_noise: Float[Array, ""] | None
-    size: int = eqx.field(static=True)
-    noise: NoiseModel = eqx.field(static=True)
-    noise_std: float = eqx.field(static=True)
-
-    def __init__(self, size: int, noise: NoiseModel = "residual", noise_std: float = 1.0):
-        """Starts with noise level `noise_std`."""
-        self.size, self.noise, self.noise_std = size, noise, noise_std
-        self.log_noise = jnp.log(jnp.asarray(noise_std)) if noise in ("residual", "learned") else None
-
-    @property
-    def raw_size(self) -> int:
-        """Mean, and noise if it is predicted, of each target."""
-        return 2 * self.size if self.noise == "predicted" else self.size
+    size: eqx.AbstractVar[int]
 
     @property
     def code_size(self) -> int:
         """The targets themselves."""
         return self.size
 
+    def encode(self, y: Shaped[Array, "n dy"]) -> Float[Array, "n dy"]:
+        """The targets themselves."""
+        return y
+
+
+class AbstractReal(AbstractNumbers):
+    """Real targets. The first raw outputs are their means, whatever else a noise model reads."""
+
+    def inner_objective(self, raw: Float[Array, "n r"], y: Shaped[Array, "n dy"]) -> Float[Array, " n"]:
+        """The squared error, mean over targets, whatever the noise model: a support set moves the mean alone. A few
+        examples say little about their noise, and the log-density's gradient, which grows as the noise shrinks, would
+        make a step size right at the start of training and far too large at its end."""
+        return jnp.square(y - raw[..., : self.size]).mean(-1)
+
+
+class Gaussian(AbstractReal):
+    """Real targets with one level of Gaussian noise.
+
+    - `residual`: the objective is the squared error, as in the paper; the noise level is fitted beside it to the
+      residuals of the training queries and has no influence on the predictor.
+    - `fixed`: the log-density under the given `noise_std`.
+    - `learned`: the log-density under a learned noise level."""
+
+    log_noise: Scalar | None
+    size: int = eqx.field(static=True)
+    noise: str = eqx.field(static=True)
+    noise_std: float = eqx.field(static=True)
+
+    def __init__(self, size: int, noise: str = "residual", noise_std: float = 1.0):
+        self.size, self.noise, self.noise_std = size, noise, noise_std
+        self.log_noise = None if noise == "fixed" else jnp.log(jnp.asarray(noise_std))
+
+    @property
+    def raw_size(self) -> int:
+        """The mean of each target."""
+        return self.size
+
     def outcome(self, raw: Float[Array, "n r"]) -> NormalOutcome:
         """A normal distribution for each input and target."""
-        loc = raw[..., : self.size]
-        if self.noise == "predicted":
-            scale = self.noise_std * jax.nn.softplus(raw[..., self.size :]) / jnp.log(2.0)
-        elif self.log_noise is None:
-            scale = jnp.full_like(loc, self.noise_std)
-        else:
-            scale = jnp.broadcast_to(jnp.exp(self.log_noise), loc.shape)
-        return NormalOutcome(loc, jnp.maximum(scale, MIN_STD))
+        scale = self.noise_std if self.log_noise is None else jnp.exp(self.log_noise)
+        return NormalOutcome(raw, jnp.maximum(jnp.broadcast_to(scale, raw.shape), outcomes.MIN_STD))
 
     def objective(self, raw: Float[Array, "n r"], y: Shaped[Array, "n dy"]) -> Float[Array, " n"]:
         """Squared error (mean over targets), or minus the log-density (sum over targets)."""
@@ -100,20 +113,37 @@ class Gaussian(AbstractLikelihood):
         noise_fit = -self.outcome(jax.lax.stop_gradient(raw)).log_prob(y)
         return jnp.square(y - raw).mean(-1) + noise_fit - jax.lax.stop_gradient(noise_fit)
 
-    def inner_objective(self, raw: Float[Array, "n r"], y: Shaped[Array, "n dy"]) -> Float[Array, " n"]:
-        """The squared error, mean over targets, whatever the noise model: a support set moves the mean alone.
 
-        A few examples say little about their noise, and the log-density's gradient, which grows as the noise shrinks,
-        would make a step size right at the start of training and far too large at its end.
-        """
-        return jnp.square(y - raw[..., : self.size]).mean(-1)
+class Predicted(AbstractReal):
+    """Real targets whose distribution the network outputs for each input: the objective is minus the log-density."""
 
-    def encode(self, y: Shaped[Array, "n dy"]) -> Float[Array, "n dy"]:
-        """The targets themselves."""
-        return y
+    shared: Float[Array, " f"] | None
+    """What is learnt once for all inputs, if anything."""
+    family: type[AbstractRealOutcome] = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+    noise_std: float = eqx.field(static=True)
+
+    def __init__(self, family: type[AbstractRealOutcome], size: int, noise_std: float = 1.0):
+        self.family, self.size, self.noise_std = family, size, noise_std
+        self.shared = jnp.array(family.shared_start) if family.shared_start else None
+
+    @property
+    def raw_size(self) -> int:
+        """The mean of each target, and what else its distribution needs."""
+        return self.size * (1 + self.family.rest_size)
+
+    def outcome(self, raw: Float[Array, "n r"]) -> AbstractRealOutcome:
+        """A distribution for each input and target."""
+        rest = raw[..., self.size :].reshape(*raw.shape[:-1], self.size, self.family.rest_size)
+        shared = jnp.zeros(0) if self.shared is None else self.shared
+        return self.family.from_raw(raw[..., : self.size], rest, shared, self.noise_std)
+
+    def objective(self, raw: Float[Array, "n r"], y: Shaped[Array, "n dy"]) -> Float[Array, " n"]:
+        """Minus the log-density, summed over targets."""
+        return -self.outcome(raw).log_prob(y)
 
 
-class Bernoulli(AbstractLikelihood):
+class Bernoulli(AbstractNumbers):
     """Targets in 0..1, hard or soft: the objective is the mean binary cross-entropy."""
 
     size: int = eqx.field(static=True)
@@ -123,11 +153,6 @@ class Bernoulli(AbstractLikelihood):
         """A logit for each target."""
         return self.size
 
-    @property
-    def code_size(self) -> int:
-        """The targets themselves."""
-        return self.size
-
     def outcome(self, raw: Float[Array, "n r"]) -> BernoulliOutcome:
         """A Bernoulli distribution for each input and target."""
         return BernoulliOutcome(raw)
@@ -135,10 +160,6 @@ class Bernoulli(AbstractLikelihood):
     def objective(self, raw: Float[Array, "n r"], y: Shaped[Array, "n dy"]) -> Float[Array, " n"]:
         """Binary cross-entropy, mean over targets."""
         return -BernoulliOutcome(raw).log_prob(y) / self.size
-
-    def encode(self, y: Shaped[Array, "n dy"]) -> Float[Array, "n dy"]:
-        """The targets themselves."""
-        return y
 
 
 class Categorical(AbstractLikelihood):
@@ -169,10 +190,28 @@ class Categorical(AbstractLikelihood):
         return jax.nn.one_hot(y, self.num_classes)
 
 
+NOISE_MODELS: dict[str, Callable[[int, float], AbstractReal]] = {
+    "residual": lambda size, std: Gaussian(size, "residual", std),
+    "fixed": lambda size, std: Gaussian(size, "fixed", std),
+    "learned": lambda size, std: Gaussian(size, "learned", std),
+    "predicted": partial(Predicted, NormalOutcome),
+    "student": partial(Predicted, outcomes.StudentOutcome),
+    "mixture": partial(Predicted, outcomes.NormalMixtureOutcome),
+}
+"""How the spread of real targets can be modelled, given how many there are and where it starts."""
+
+
+def check_noise_model(name: str) -> None:
+    """SettingError for a noise model that is not there."""
+    if name not in NOISE_MODELS:
+        raise SettingError(f"there is no noise model '{name}'; choose one of: {', '.join(NOISE_MODELS)}.")
+
+
 def likelihood_for(spec: TaskSpec) -> AbstractLikelihood:
     """The likelihood that fits the targets of `spec`."""
     if spec.target == "class":
         return Categorical(spec.y_size)
     if spec.target == "binary":
         return Bernoulli(spec.y_size)
-    return Gaussian(spec.y_size, spec.noise, spec.noise_std)
+    check_noise_model(spec.noise)
+    return NOISE_MODELS[spec.noise](spec.y_size, spec.noise_std)

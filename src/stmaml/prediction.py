@@ -1,9 +1,7 @@
-"""Predictive distributions: the outcome of one predictor, and the mixture over sampled predictors.
+"""Predictive distributions: the mixture over sampled predictors, as it is or recalibrated.
 
-Outcomes are plain arrays, so they may cross `vmap`; numpyro distributions are built from them on the outside. The
-mixture is taken at each query point on its own, not over the query set as a whole: its log-density is the logarithm
-of the mean density of the sampled predictors at that point.
-"""
+The mixture is taken at each query point on its own, not over the query set as a whole: its log-density is the logarithm
+of the mean density of the sampled predictors at that point."""
 
 import abc
 
@@ -11,104 +9,34 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpyro.distributions as dist
 from jax.scipy.special import ndtr, ndtri
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+
+from stmaml.outcomes import AbstractOutcome, AbstractRealOutcome
+from stmaml.quantiles import at_normal_score
+from stmaml.tasks import Scalar, TargetKind
+
+MIN_TAIL = 1.8e-35  # 12 spreads of a normal: as far as floats reach
 
 
-class AbstractOutcome(eqx.Module):
-    """The distribution of the target at each input, under one predictor."""
+class AbstractPrediction(eqx.Module):
+    """The mixture, with equal weights, of `s` outcomes for the same inputs; its quantiles may be corrected."""
 
-    @abc.abstractmethod
-    def distribution(self) -> dist.Distribution:
-        """The same as a numpyro distribution."""
-
-    @abc.abstractmethod
-    def log_prob(self, y: Shaped[Array, "..."]) -> Float[Array, "..."]:
-        """Log-density of each example, summed over its targets."""
-
-    @abc.abstractmethod
-    def mean(self) -> Float[Array, "... k"]:
-        """Expected target, or class probabilities."""
-
-    @abc.abstractmethod
-    def variance(self) -> Float[Array, "... k"]:
-        """Variance of each target (of each class indicator)."""
-
-
-class NormalOutcome(AbstractOutcome):
-    """Normal targets."""
-
-    loc: Float[Array, "... dy"]
-    scale: Float[Array, "... dy"]
-
-    def distribution(self) -> dist.Distribution:
-        """Independent normals."""
-        return dist.Normal(self.loc, self.scale)
-
-    def log_prob(self, y: Shaped[Array, "... dy"]) -> Float[Array, "..."]:
-        """Sum over targets."""
-        return jnp.asarray(self.distribution().log_prob(y)).sum(-1)
-
-    def mean(self) -> Float[Array, "... dy"]:
-        """The location."""
-        return self.loc
-
-    def variance(self) -> Float[Array, "... dy"]:
-        """The squared scale."""
-        return jnp.square(self.scale)
-
-
-class BernoulliOutcome(AbstractOutcome):
-    """Targets in 0..1; a soft target y counts as y of a one and 1 - y of a zero."""
-
-    logits: Float[Array, "... dy"]
-
-    def distribution(self) -> dist.Distribution:
-        """Independent Bernoullis."""
-        return dist.BernoulliLogits(self.logits)
-
-    def log_prob(self, y: Shaped[Array, "... dy"]) -> Float[Array, "..."]:
-        """Minus the binary cross-entropy, summed over targets."""
-        return (y * jax.nn.log_sigmoid(self.logits) + (1 - y) * jax.nn.log_sigmoid(-self.logits)).sum(-1)
-
-    def mean(self) -> Float[Array, "... dy"]:
-        """Probability of a one."""
-        return jax.nn.sigmoid(self.logits)
-
-    def variance(self) -> Float[Array, "... dy"]:
-        """p (1 - p)."""
-        return self.mean() * (1 - self.mean())
-
-
-class CategoricalOutcome(AbstractOutcome):
-    """Class indices."""
-
-    logits: Float[Array, "... c"]
-
-    def distribution(self) -> dist.Distribution:
-        """A categorical."""
-        return dist.CategoricalLogits(self.logits)
-
-    def log_prob(self, y: Shaped[Array, "..."]) -> Float[Array, "..."]:
-        """Log-probability of the class."""
-        log_p = jax.nn.log_softmax(self.logits)
-        return jnp.take_along_axis(log_p, y[..., None], axis=-1)[..., 0]
-
-    def mean(self) -> Float[Array, "... c"]:
-        """Class probabilities."""
-        return jax.nn.softmax(self.logits)
-
-    def variance(self) -> Float[Array, "... c"]:
-        """p (1 - p) of each class."""
-        return self.mean() * (1 - self.mean())
-
-
-class Prediction(eqx.Module):
-    """The mixture, with equal weights, of `s` outcomes for the same inputs."""
-
-    components: AbstractOutcome
+    components: eqx.AbstractVar[AbstractOutcome]
     """Arrays with the sample axis `s` first, then the inputs."""
+
+    @abc.abstractmethod
+    def cdf(self, y: Float[Array, "n dy"]) -> Float[Array, "n dy"]:
+        """Probability of a target at or below `y`, for each target on its own (real targets)."""
+
+    @abc.abstractmethod
+    def quantiles(self, levels: Float[Array, " l"]) -> Float[Array, "l n dy"]:
+        """Where `cdf` reaches each level (real targets)."""
+
+    @property
+    def target(self) -> TargetKind:
+        """What is predicted."""
+        return self.components.target
 
     @property
     def num_samples(self) -> int:
@@ -146,55 +74,79 @@ class Prediction(eqx.Module):
         def draw(key: PRNGKeyArray) -> Shaped[Array, "n *k"]:
             which, noise = jr.split(key)
             one = jr.randint(which, (), 0, self.num_samples)
-            return jax.tree.map(lambda a: a[one], self.components).distribution().sample(noise)
+            return jax.tree.map(lambda a: a[one], self.components).sample(key=noise)
 
         return jax.vmap(draw)(jr.split(key, num_draws))
 
+    def crps(self, y: Float[Array, "n dy"]) -> Float[Array, "n dy"]:
+        """Continuous ranked probability score (real targets): the distance to the truth less half of that within."""
+        real = self.components.as_real()
+        to_truth = jax.vmap(lambda one: one.distance(y))(real).mean(0)
+
+        def to_others(one: AbstractRealOutcome) -> Float[Array, "n dy"]:
+            return jax.vmap(lambda other: other.mean_distance(one))(real).mean(0)
+
+        # One component after the other: all pairs at once would take as many arrays as there are samples.
+        return to_truth - jax.lax.map(to_others, real).mean(0) / 2
+
+    def tail(self, y: Float[Array, "n dy"], side: Scalar) -> Float[Array, "n dy"]:
+        """The mixture's probability at or below `y` for a side of 1, above it for -1 (real targets)."""
+        return jax.vmap(lambda one: one.tail(y, side))(self.components.as_real()).mean(0)
+
+    def normal_scores(self, y: Float[Array, "n dy"]) -> Float[Array, "n dy"]:
+        """The normal score of each target: standard normal if the mixture is right. Either tail is taken where it is
+        the small one, so that far targets keep their digits."""
+        below, above = (jnp.maximum(self.tail(y, jnp.asarray(side)), MIN_TAIL) for side in (1.0, -1.0))
+        return jnp.where(below < above, ndtri(below), -ndtri(above))
+
+    def at_scores(self, scores: Float[Array, " l"]) -> Float[Array, "l n dy"]:
+        """The targets that have these normal scores, by bisection between those of the components."""
+        real = self.components.as_real()
+        return jax.vmap(lambda score: at_normal_score(self.tail, score, real.at_score(score)))(scores)
+
+
+class Prediction(AbstractPrediction):
+    """The mixture itself."""
+
+    components: AbstractOutcome
+
     def cdf(self, y: Float[Array, "n dy"]) -> Float[Array, "n dy"]:
-        """Probability of a target at or below `y`, for each target on its own (normal outcomes)."""
-        normal = self._normal()
-        return ndtr((y[None] - normal.loc) / normal.scale).mean(0)
+        """The mean of the components'."""
+        return self.tail(y, jnp.asarray(1.0))
 
     def quantiles(self, levels: Float[Array, " l"]) -> Float[Array, "l n dy"]:
-        """Where the mixture's distribution function reaches each level (normal outcomes).
+        """Those of the mixture, not of a normal fitted to it."""
+        return self.at_scores(ndtri(levels))
 
-        Bisection between the outermost component quantiles: 40 halvings end below float precision.
-        """
-        normal = self._normal()
+    def pooled(self) -> "Prediction":
+        """Averaged class probabilities as one component; real targets as they are."""
+        return Prediction(self.components.pooled())
 
-        def at(level: Float[Array, ""]) -> Float[Array, "n dy"]:
-            each = normal.loc + ndtri(level) * normal.scale
-
-            def halve(_: Int[Array, ""], bracket: tuple[Array, Array]) -> tuple[Array, Array]:
-                low, high = bracket
-                middle = (low + high) / 2
-                below = self.cdf(middle) < level
-                return jnp.where(below, middle, low), jnp.where(below, high, middle)
-
-            low, high = jax.lax.fori_loop(0, 40, halve, (each.min(0), each.max(0)))
-            return (low + high) / 2
-
-        return jax.vmap(at)(levels)
-
-    def crps(self, y: Float[Array, "n dy"]) -> Float[Array, "n dy"]:
-        """Continuous ranked probability score (normal outcomes), in closed form for a mixture of normals."""
-        normal = self._normal()
-        loc, variance = normal.loc, jnp.square(normal.scale)
-        to_truth = _absolute_mean(y[None] - loc, variance).mean(0)
-        # One component after the other: all pairs at once would take as many arrays as there are samples.
-        to_others = jax.lax.map(
-            lambda one: _absolute_mean(loc - one[0][None], variance + one[1][None]).mean(0), (loc, variance)
-        )
-        return to_truth - to_others.mean(0) / 2
-
-    def _normal(self) -> NormalOutcome:
-        if not isinstance(self.components, NormalOutcome):
-            raise TypeError("quantiles and CRPS are for real-valued targets; this prediction is over classes")
-        return self.components
+    def tempered(self, temperature: Scalar) -> "Prediction":
+        """Less sure, for a temperature above 1: stretched about the mean, or averaged probabilities softened."""
+        pooled = self.components.pooled()
+        center = jnp.broadcast_to(self.mean, pooled.mean().shape)
+        return Prediction(pooled.tempered(temperature, center))
 
 
-def _absolute_mean(mean: Array, variance: Array) -> Array:
-    """E|X| of a normal X."""
-    std = jnp.sqrt(variance)
-    ratio = mean / std
-    return 2 * std * jnp.exp(-jnp.square(ratio) / 2) / jnp.sqrt(2 * jnp.pi) + mean * (2 * ndtr(ratio) - 1)
+class Recalibrated(AbstractPrediction):
+    """A mixture whose quantiles are moved to where held-out targets fell; all else is the mixture's."""
+
+    components: AbstractOutcome
+    plain: Float[Array, " k"]
+    """Rising normal scores of some levels."""
+    found: Float[Array, " k"]
+    """The normal scores under the mixture at which these levels hold."""
+
+    def cdf(self, y: Float[Array, "n dy"]) -> Float[Array, "n dy"]:
+        """The level whose quantile is `y`."""
+        return ndtr(_extended(self.normal_scores(y), self.found, self.plain))
+
+    def quantiles(self, levels: Float[Array, " l"]) -> Float[Array, "l n dy"]:
+        """The mixture's, at corrected scores."""
+        return self.at_scores(_extended(ndtri(levels), self.plain, self.found))
+
+
+def _extended(at: Float[Array, "*n"], known: Float[Array, " k"], found: Float[Array, " k"]) -> Float[Array, "*n"]:
+    """Linear interpolation that goes on outside at a slope of 1: as far out as the uncorrected score goes."""
+    return jnp.interp(at, known, found) + jnp.minimum(at - known[0], 0) + jnp.maximum(at - known[-1], 0)

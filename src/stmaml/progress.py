@@ -1,20 +1,40 @@
-"""How far reading has come, told to whoever listens; readers themselves print nothing."""
+"""How far long work has come, told to whoever listens: the one channel for reading, training, scoring and predicting.
+
+Whoever works calls `tell` and prints nothing; whoever talks to people listens. Without a listener all is silent.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-
-Listener = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and of how much."""
-
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+from dataclasses import dataclass
 
 
-def tell(what: str, done: int, total: int) -> None:
-    """Says that `done` of `total` parts of `what` are done; silent if nobody listens."""
-    listener = _listener.get()
-    if listener is not None:
-        listener(what, done, total)
+@dataclass(frozen=True)
+class Told:
+    """What is being done and how far it is."""
+
+    what: str
+    done: int = 0
+    total: int = 0
+    """0 for a remark, which is about nothing that goes on."""
+    text: str = ""
+    """How it goes, such as the loss."""
+    tasks: int = 0
+    """Tasks in one part, where they are worth counting."""
+
+
+Listener = Callable[[Told], None]
+_listener: ContextVar[Listener] = ContextVar("listener", default=lambda told: None)
+
+
+def tell(what: str, done: int, total: int, *, text: str = "", tasks: int = 0) -> None:
+    """Says that `done` of `total` parts of `what` are done."""
+    _listener.get()(Told(what, done, total, text, tasks))
+
+
+def remark(what: str) -> None:
+    """Says something that is worth a line of its own."""
+    _listener.get()(Told(what))
 
 
 @contextmanager

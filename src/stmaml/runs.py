@@ -19,23 +19,28 @@ import numpy as np
 from jaxtyping import PyTree
 
 from stmaml.errors import RunError
+from stmaml.legacy.scores import about_trace, upgrade_summary
+from stmaml.legacy.settings import plain_names, upgrade
 
-FORMAT = 1
+FORMAT = 2
+OLD_FORMAT = 1  # of 0.1.0
+OTHER_VERSION = "Use the version that made the run, or train again."
 KEPT_CHECKPOINTS = 2
+AFTERCARE = ("calibration.json", "reference.npz")  # what a table's run has beside its weights
 # What NumPy and zipfile raise over a file with a wrong byte: they may take it for another kind, packed or encrypted.
-_DAMAGE = (
-    OSError,
-    ValueError,
-    EOFError,
-    KeyError,
-    TypeError,
-    RuntimeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_DAMAGE = (OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError)
+_DAMAGE = (*_DAMAGE, zipfile.BadZipFile, zlib.error)
 T = TypeVar("T")
 Tree = TypeVar("Tree", bound=PyTree)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """What a learner believes of one task, to be drawn."""
+
+    arrays: dict[str, np.ndarray]
+    about: dict[str, Any]
+    """The kind of `figure` it is for, and what that says of the task, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +69,11 @@ class Run:
         """One summary (.json) and one table of per-task scores (.npz) for each evaluation."""
         return self.folder / "scores"
 
-    def check_free(self) -> None:
-        """Raises RunError if the folder already holds a run."""
+    def check_free(self, command: str = "train") -> None:
+        """Raises RunError if the folder already holds a run, which `command` could go on with."""
         if self.config_path.exists():
-            raise RunError(
-                f"{self.folder} already holds a run. Continue it with 'stmaml train --resume {self.folder}', choose "
-                "another --run, or replace it with --force."
-            )
+            go_on = f"Go on with 'stmaml {command} --resume {self.folder}', choose another --run"
+            raise RunError(f"{self.folder} already holds a run. {go_on}, or replace it with --force.")
 
     def create(self, config: Mapping[str, Any], *, force: bool = False) -> None:
         """Makes the folder and writes its settings; an existing run is only replaced with `force`."""
@@ -92,7 +95,7 @@ class Run:
     def _clear(self) -> None:
         """Deletes all that training and evaluation wrote."""
         with writing(self.folder):
-            results = [*self.scores_folder.glob("*"), *self._curves()]
+            results = [*self.scores_folder.glob("*"), *self._curves(), *(self.folder / name for name in AFTERCARE)]
             for old in [self.learner_path, self.log_path, *self._checkpoints(), *results]:
                 old.unlink(missing_ok=True)
 
@@ -101,16 +104,13 @@ class Run:
         if not self.folder.is_dir():
             raise RunError(f"there is no run folder {self.folder}. 'stmaml train' makes one; check the path.")
         if not self.config_path.exists():
-            raise RunError(
-                f"{self.folder} has no config.json, so it is not a run folder or was never fully made. Train again."
-            )
+            why = "so it is not a run folder or was never fully made. Train again."
+            raise RunError(f"{self.folder} has no config.json, {why}")
         config = read_json(self.config_path)
-        if config.get("format") != FORMAT:
-            raise RunError(
-                f"{self.config_path} has format {config.get('format')}; this version of stmaml reads format {FORMAT}. "
-                "Use the version that made the run, or train again."
-            )
-        return config
+        if (found := config.get("format")) not in (OLD_FORMAT, FORMAT):
+            known = f"this version of stmaml reads formats {OLD_FORMAT} and {FORMAT}"
+            raise RunError(f"{self.config_path} has format {found}; {known}. {OTHER_VERSION}")
+        return upgrade(config) if found == OLD_FORMAT else config
 
     def append_log(self, entry: Mapping[str, Any]) -> None:
         """Adds a line to the log."""
@@ -119,10 +119,8 @@ class Run:
 
     def log(self) -> list[dict[str, Any]]:
         """The log's entries; a last line cut short by a crash is left out."""
-        if not self.log_path.exists():
-            return []
         entries = []
-        for line in self.log_path.read_text().splitlines():
+        for line in self.log_path.read_text().splitlines() if self.log_path.exists() else ():
             with contextlib.suppress(json.JSONDecodeError):
                 entries.append(json.loads(line))
         return entries
@@ -157,10 +155,9 @@ class Run:
     def load_learner(self, like: Tree) -> Tree:
         """Reads the weights into a learner of the same settings."""
         if not self.learner_path.exists():
-            raise RunError(
-                f"{self.folder} has no learner.npz: its training has not reached a first validation. "
-                f"Continue it with 'stmaml train --resume {self.folder}'."
-            )
+            why = "its training has not reached a first validation"
+            go_on = f"Continue it with 'stmaml train --resume {self.folder}'."
+            raise RunError(f"{self.folder} has no learner.npz: {why}. {go_on}")
         return load_arrays(self.learner_path, like)
 
     def save_scores(self, name: str, summary: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Path:
@@ -173,13 +170,14 @@ class Run:
         """Writes named arrays to a file of the run."""
         write_bytes(self.folder / name, _npz_bytes(arrays))
 
-    def curves(self) -> dict[str, dict[str, np.ndarray]]:
+    def curves(self) -> dict[str, Trace]:
         """What figures of single tasks need, by the task's name."""
-        return {path.stem: read_npz(path) for path in self._curves()}
+        return {path.stem: _trace(path) for path in self._curves()}
 
     def scores(self) -> dict[str, dict[str, Any]]:
         """The summaries of all evaluations, by name."""
-        return {path.stem: read_json(path) for path in sorted(self.scores_folder.glob("*.json"))}
+        paths = sorted(self.scores_folder.glob("*.json"))
+        return {path.stem: upgrade_summary(read_json(path)) for path in paths}
 
     def score_arrays(self, name: str) -> dict[str, np.ndarray]:
         """The per-task arrays of an evaluation."""
@@ -198,21 +196,18 @@ class Run:
 def newest_common_checkpoint(runs: list[Run], likes: list[Tree]) -> tuple[int, list[Tree]] | None:
     """The newest step at which every run has a whole checkpoint, with their states; None if none was saved yet."""
     common = set.intersection(*(set(run.checkpoint_steps()) for run in runs))
-    damaged: RunError | None = None
     for step in sorted(common, reverse=True):
         try:
             return step, [run.load_checkpoint(step, like) for run, like in zip(runs, likes, strict=True)]
-        except RunError as error:
-            damaged = error
-    if damaged is not None:
-        raise damaged
+        except RunError:
+            if step == min(common):
+                raise
     return None
 
 
 def find_runs(folder: Path) -> list[Run]:
     """The run in a folder, or the runs of several seeds below it."""
-    seeds = _seed_runs(folder)
-    return seeds if seeds and not Run(folder).config_path.exists() else [Run(folder)]
+    return [Run(folder)] if Run(folder).config_path.exists() else _seed_runs(folder) or [Run(folder)]
 
 
 def held_runs(folder: Path) -> list[Run]:
@@ -231,10 +226,9 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(
-            f"could not write {path}: {error.strerror or error}. What was saved before is whole. Free some space or "
-            "choose a folder you may write to, then try again."
-        ) from error
+        advice = "Free some space or choose a folder you may write to, then try again."
+        what = f"could not write {path}: {error.strerror or error}. What was saved before is whole."
+        raise RunError(f"{what} {advice}") from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -280,21 +274,24 @@ def save_arrays(path: Path, tree: PyTree) -> None:
     write_bytes(path, _npz_bytes(_named(tree)))
 
 
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file that `save_arrays` wrote, by their paths."""
+    return plain_names(read_npz(path))
+
+
 def load_arrays(path: Path, like: Tree) -> Tree:
     """The arrays of a file in the shape of `like`."""
-    stored = read_npz(path)
+    stored = read_arrays(path)
     wanted = _named(like)
+    no_fit = f"{path} does not fit these settings"
     if missing := sorted(set(wanted) ^ set(stored)):
-        raise RunError(
-            f"{path} does not fit these settings: {missing[0]} is in only one of them. It was made with other settings "
-            "or another version; train again."
-        )
+        advice = "It was made with other settings or another version; train again."
+        raise RunError(f"{no_fit}: {missing[0]} is in only one of them. {advice}")
     for name, array in wanted.items():
-        if stored[name].shape != array.shape or stored[name].dtype != array.dtype:
-            raise RunError(
-                f"{path} does not fit these settings: {name} is {stored[name].dtype}{list(stored[name].shape)} there, "
-                f"{array.dtype}{list(array.shape)} here. It was made with other settings; train again."
-            )
+        here, there = (f"{each.dtype}{list(each.shape)}" for each in (array, stored[name]))
+        if here != there:
+            advice = "It was made with other settings; train again."
+            raise RunError(f"{no_fit}: {name} is {there} there, {here} here. {advice}")
     arrays, rest = eqx.partition(like, eqx.is_array_like)
     filled = jax.tree.unflatten(jax.tree.structure(arrays), [jax.numpy.asarray(stored[name]) for name in wanted])
     return eqx.combine(filled, rest)
@@ -308,9 +305,19 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     except FileNotFoundError as error:
         raise RunError(f"{path} is missing. Restore it from a copy, or train or evaluate again.") from error
     except _DAMAGE as error:
-        raise RunError(
-            f"{path} is damaged or cut short ({error}). Restore it from a copy, or resume or train again."
-        ) from error
+        advice = "Restore it from a copy, or resume or train again."
+        raise RunError(f"{path} is damaged or cut short ({error}). {advice}") from error
+
+
+def _trace(path: Path) -> Trace:
+    arrays = read_npz(path)
+    about = arrays.pop("about", None)
+    return Trace(arrays, about_trace(path.stem) if about is None else json.loads(about.tobytes()))
+
+
+def json_bytes(content: Mapping[str, Any]) -> np.ndarray:
+    """JSON as an array, which has a place among others in a file."""
+    return np.frombuffer(json.dumps(content).encode(), dtype=np.uint8)
 
 
 def _npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -321,7 +328,12 @@ def _npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 def _named(tree: PyTree) -> dict[str, np.ndarray]:
     leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array_like))
-    return {jax.tree_util.keystr(path).lstrip("."): np.asarray(leaf) for path, leaf in leaves}
+    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
+
+
+def as_json(settings: Any) -> dict[str, Any]:
+    """A settings dataclass as it looks after a journey through JSON."""
+    return json.loads(json.dumps(dataclasses.asdict(settings)))
 
 
 def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -329,10 +341,8 @@ def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
     hints = typing.get_type_hints(cls)
     names = {field.name for field in dataclasses.fields(typing.cast(Any, cls))}
     if unknown := sorted(set(values) - names):
-        raise RunError(
-            f"the run has a setting '{unknown[0]}' that this version of stmaml does not know. Use the version that "
-            "made the run, or train again."
-        )
+        what = f"the run has a setting '{unknown[0]}' that this version of stmaml does not know."
+        raise RunError(f"{what} {OTHER_VERSION}")
     return cls(**{name: _revive(hints[name], value) for name, value in values.items()})
 
 

@@ -1,5 +1,6 @@
 """The shared vocabulary: a set of labelled examples, a task, a batch of tasks."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,17 +9,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
-NoiseModel = Literal["residual", "fixed", "learned", "predicted"]
 TargetKind = Literal["real", "binary", "class"]
+Scalar = Float[Array, ""]
+Weight = Float[Array, " n"]  # of each example of a set: 0 for padding
 
 
 class Examples(eqx.Module):
-    """A set of labelled examples. Rows of weight 0 are padding: whatever they hold (not NaN, nor
-    numbers whose square overflows), they change nothing."""
+    """A set of labelled examples. Rows of weight 0 are padding: whatever they hold (not NaN, nor numbers whose square
+    overflows), they change nothing."""
 
     x: Float[Array, "n *dx"]
     y: Shaped[Array, "n *dy"]
-    weight: Float[Array, " n"]
+    weight: Weight
 
     @staticmethod
     def of(x: Float[Array, "n *dx"], y: Shaped[Array, "n *dy"]) -> "Examples":
@@ -26,7 +28,6 @@ class Examples(eqx.Module):
         return Examples(x, y, jnp.ones(x.shape[0]))
 
     def __add__(self, other: "Examples") -> "Examples":
-        """The union of two sets."""
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), self, other)
 
 
@@ -71,20 +72,24 @@ class TaskSpec:
     """Numbers to predict for one input; for classes, how many there are."""
     target: TargetKind = "real"
     """Real numbers, values in 0..1, or class indices."""
-    noise: NoiseModel = "residual"
-    """How the spread of real targets is modelled (see likelihoods.Gaussian)."""
+    noise: str = "residual"
+    """How the spread of real targets is modelled (see likelihoods.NOISE_MODELS)."""
     noise_std: float = 1.0
     """Where that spread starts, or stays if `noise` is fixed; in units of the targets the method sees."""
     lattice: tuple[int, int] | None = None
     """Rows and columns of the places inputs can be at, where the first two numbers of each, from 0 to 1, tell which."""
+    found: int = 0
+    """Numbers at the end of each input that it found in the support (see methods/looks_up.py)."""
 
     @property
     def x_size(self) -> int:
         """Numbers in one input."""
-        size = 1
-        for extent in self.x_shape:
-            size *= extent
-        return size
+        return math.prod(self.x_shape)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether an input is an image: height, width, channels."""
+        return len(self.x_shape) == 3
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Scaling:
     """The ranks of those quantiles, from 0 to 1."""
 
 
-def weighted_mean(values: Float[Array, "n *rest"], weight: Float[Array, " n"]) -> Float[Array, "*rest"]:
+def weighted_mean(values: Float[Array, "n *rest"], weight: Weight) -> Float[Array, "*rest"]:
     """Mean of the rows that count; zero for an empty set, so that zero-shot tasks stay finite."""
     shares = weight / jnp.maximum(weight.sum(), jnp.finfo(weight.dtype).tiny)
     return jnp.tensordot(shares, values, axes=1)

@@ -9,10 +9,11 @@ import scipy.special
 import scipy.stats
 
 from stmaml.benchmarks import bayes2d
-from stmaml.benchmarks.base import freeze
-from stmaml.benchmarks.bayes2d import CHUNK, bayes_scores
+from stmaml.benchmarks.bayes2d import DRAWS_AT_ONCE, bayes_scores
 from stmaml.benchmarks.floors import find_floor, floor_key, remember_floor
 from stmaml.benchmarks.regression2d import FAMILIES, Config, Curves
+from stmaml.benchmarks.sources import freeze
+from stmaml.conditions import Conditions
 from stmaml.errors import RunError
 from stmaml.tasks import Examples, Task, TaskBatch
 
@@ -59,7 +60,7 @@ def grid_scores(batch: TaskBatch) -> dict[str, float]:
 
 
 def test_lines_agree_with_integration_on_a_grid(only_lines, line_task, key):
-    got = bayes_scores(line_task, noise=NOISE, num_draws=60 * CHUNK, key=key, tasks_at_once=1)
+    got = bayes_scores(line_task, noise=NOISE, num_draws=60 * DRAWS_AT_ONCE, key=key, tasks_at_once=1)
     want = grid_scores(line_task)
     assert got.effective_draws[0] > 5000
     np.testing.assert_allclose(got.mse[0], want["mse"], rtol=0.02)
@@ -71,10 +72,8 @@ def test_the_error_falls_with_the_number_of_draws(only_lines, line_task, key):
     want = grid_scores(line_task)["mse_clean"]
 
     def error(chunks: int) -> float:
-        scores = [
-            bayes_scores(line_task, noise=NOISE, num_draws=chunks * CHUNK, key=jr.fold_in(key, i), tasks_at_once=1)
-            for i in range(12)
-        ]
+        num_draws, keys = chunks * DRAWS_AT_ONCE, jr.split(key, 12)
+        scores = [bayes_scores(line_task, noise=NOISE, num_draws=num_draws, key=k, tasks_at_once=1) for k in keys]
         return float(np.mean([abs(score.mse_clean[0] - want) for score in scores]))
 
     assert error(16) < error(1)
@@ -82,15 +81,17 @@ def test_the_error_falls_with_the_number_of_draws(only_lines, line_task, key):
 
 def test_effective_draws_grow_with_draws(only_lines, line_task, key):
     few, many = (
-        bayes_scores(line_task, noise=NOISE, num_draws=n * CHUNK, key=key, tasks_at_once=1).effective_draws[0]
+        bayes_scores(line_task, noise=NOISE, num_draws=n * DRAWS_AT_ONCE, key=key, tasks_at_once=1).effective_draws[0]
         for n in (2, 8)
     )
     np.testing.assert_allclose(many / few, 4, rtol=0.2)
 
 
 def test_scores_do_not_depend_on_how_many_tasks_are_weighed_at_once(key):
-    batch = freeze(Curves(Config(query_size=5)), 5, seed=0, name="few").batch
-    first, second = (bayes_scores(batch, noise=0.3, num_draws=CHUNK, key=key, tasks_at_once=size) for size in (2, 5))
+    batch = freeze(Curves(Config(query_size=5)), 5, seed=0).batch
+    first, second = (
+        bayes_scores(batch, noise=0.3, num_draws=DRAWS_AT_ONCE, key=key, tasks_at_once=size) for size in (2, 5)
+    )
     np.testing.assert_allclose(first.mse, second.mse, rtol=1e-3)
     np.testing.assert_allclose(first.nll, second.nll, rtol=1e-3)
 
@@ -98,7 +99,7 @@ def test_scores_do_not_depend_on_how_many_tasks_are_weighed_at_once(key):
 @pytest.mark.slow
 def test_the_limit_for_inputs_from_0_to_5_is_near_the_one_known_with_the_family(key):
     """Knowing the family, 0.123 was simulated elsewhere; not knowing it costs a little more."""
-    batch = freeze(Curves(Config(query_size=10, balanced=True)), 60, seed=0, name="floor").batch
+    batch = freeze(Curves(Config(query_size=10, balanced=True)), 60, seed=0).batch
     scores = bayes_scores(batch, noise=0.3, num_draws=100_000, key=key)
     assert 0.115 < scores.mse.mean() < 0.155
     np.testing.assert_allclose(scores.mse.mean() - scores.mse_clean.mean(), 0.09, atol=0.02)
@@ -107,48 +108,57 @@ def test_the_limit_for_inputs_from_0_to_5_is_near_the_one_known_with_the_family(
     assert scores.nll.mean() > 0.5 * np.log(2 * np.pi * np.e * 0.09) - 0.05
 
 
+def curves(**changes) -> Conditions:
+    """The paper's test tasks, with some settings changed."""
+    return Conditions("regression2d", {"input_range": [0, 5], "noise": 0.3, "shots": 10, "query": 40, **changes}, 20)
+
+
 def test_shipped_limits_can_be_read(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert find_floor("nothing/of/this/name") is None
+    monkeypatch.setenv("STMAML_CACHE", str(tmp_path))
+    assert find_floor(Conditions("nothing", {"of this": "name"})) is None
 
 
 def test_a_limit_is_remembered_for_any_number_of_queries(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    name = "regression2d/range0..9/noise0.3/shots10"
-    path = remember_floor(f"{name}/query40", {"metrics": {"mse": {"mean": 0.13, "ci95": 0.01}}})
+    monkeypatch.setenv("STMAML_CACHE", str(tmp_path))
+    path = remember_floor(curves(input_range=[0, 9]), {"metrics": {"mse": {"mean": 0.13, "ci95": 0.01}}})
     assert path.is_relative_to(tmp_path)
-    found = find_floor(f"{name}/query10/seed-2/tasks-1000")
+    found = find_floor(curves(input_range=[0, 9], query=10))
     assert found is not None
     assert found["metrics"]["mse"]["mean"] == 0.13
-    assert floor_key(f"{name}/query10") == name
+    assert floor_key(curves(input_range=[0, 9])) == "regression2d/range0..9/noise0.3/shots10"
+
+
+def test_the_order_of_settings_does_not_matter_to_a_limit(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    turned = Conditions("regression2d", {"query": 15, "shots": 10, "noise": 0.3, "input_range": (-5.0, 5.0)}, 20)
+    assert find_floor(turned) == find_floor(curves(input_range=[-5, 5])) is not None
 
 
 def test_an_unreadable_memory_of_limits_is_no_error(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (tmp_path / "stmaml").mkdir()
-    (tmp_path / "stmaml" / "floors.json").write_text("{")
-    assert find_floor("regression2d/none") is None
+    monkeypatch.setenv("STMAML_CACHE", str(tmp_path))
+    (tmp_path / "floors.json").write_text("{")
+    assert find_floor(Conditions("regression2d", {})) is None
 
 
 def test_a_limit_that_cannot_be_kept_says_where_to_write(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(RunError, match="XDG_CACHE_HOME"):
-        remember_floor("regression2d/range0..5/noise0.3/shots10/query40", {"metrics": {}})
+    monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "file"))
+    with pytest.raises(RunError, match="STMAML_CACHE"):
+        remember_floor(curves(), {"metrics": {}})
 
 
 def test_a_limit_that_was_kept_is_found_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    remember_floor("regression2d/range0..5/noise7/shots10/query40", {"metrics": {"mse": {"mean": 1.0, "ci95": 0.1}}})
-    found = find_floor("regression2d/range0..5/noise7/shots10/query15/seed-2/tasks-9")
-    assert found == {"metrics": {"mse": {"mean": 1.0, "ci95": 0.1}}}
+    monkeypatch.setenv("STMAML_CACHE", str(tmp_path))
+    remember_floor(curves(noise=7), {"metrics": {"mse": {"mean": 1.0, "ci95": 0.1}}})
+    found = find_floor(curves(noise=7, query=15))
+    assert found == {"name": "Bayes limit", "metrics": {"mse": {"mean": 1.0, "ci95": 0.1}}}
 
 
 def test_shipped_limits_agree_with_published_ones():
     """Noisy MSE and NLL known from an independent computation on 600 tasks, with its intervals."""
-    known = {"0..5": (0.130, 0.007, 0.362, 0.013), "-5..5": (0.167, 0.020, 0.392, 0.015)}
+    known = {(0, 5): (0.130, 0.007, 0.362, 0.013), (-5, 5): (0.167, 0.020, 0.392, 0.015)}
     for span, (mse, mse_ci, nll, nll_ci) in known.items():
-        floor = find_floor(f"regression2d/range{span}/noise0.3/shots10/query40")
+        floor = find_floor(curves(input_range=span))
         assert floor is not None
         assert abs(floor["metrics"]["mse"]["mean"] - mse) < mse_ci + floor["metrics"]["mse"]["ci95"]
         assert abs(floor["metrics"]["nll"]["mean"] - nll) < nll_ci + floor["metrics"]["nll"]["ci95"]

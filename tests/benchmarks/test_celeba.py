@@ -16,8 +16,8 @@ from jaxtyping import PRNGKeyArray
 from scipy.stats import chisquare
 
 from stmaml.benchmarks import BENCHMARKS, celeba
-from stmaml.benchmarks.base import DrawingSource, check_batch, freeze
 from stmaml.benchmarks.celeba import PAIRS, SPLIT, Config, candidates, distinct
+from stmaml.benchmarks.sources import DrawingSource, check_batch, freeze
 from stmaml.data.faces import read_faces
 from stmaml.errors import SettingError, SourceError
 from tests.face_files import NAMES, FaceFiles, faces, number_of
@@ -250,13 +250,13 @@ def test_no_picture_person_or_attribute_is_in_two_splits(benchmark, files):
 
 
 def test_a_frozen_set_is_small_and_has_a_digest_of_its_pictures(benchmark):
-    frozen = freeze(benchmark.test, 20, seed=2, name=benchmark.test_name)
+    frozen = freeze(benchmark.test, 20, seed=2)
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(frozen.stored)) < 10_000
-    assert frozen.name == "celeba/pictures90/shots2/query3/seed-2/tasks-20"
+    assert benchmark.conditions == {"pictures": 90, "shots": 2, "query": 3}
     chunk = next(frozen.chunks(5))
     assert chunk.tasks.query.x.shape == (5, 18, 16, 16, 3)
     darker = eqx.tree_at(lambda s: s.album.pictures, benchmark.test, benchmark.test.album.pictures // 2)
-    assert freeze(darker, 20, seed=2, name=benchmark.test_name).digest != frozen.digest
+    assert freeze(darker, 20, seed=2).digest != frozen.digest
 
 
 def test_tasks_to_be_drawn_name_their_rules(benchmark):
@@ -303,8 +303,7 @@ def test_too_few_pictures_for_any_rule_is_one_sentence(parts, said, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [("Young", "Youngish", "lack 'Young'"), ("Young", "Young Tall", "unknown attribute 'Tall'")],
+    ("old", "new", "said"), [("Young", "Youngish", "lack 'Young'"), ("Young", "Young Tall", "unknown attribute 'Tall'")]
 )
 def test_attributes_that_are_not_celebas_are_named(old, new, said, tmp_path, monkeypatch):
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
@@ -330,7 +329,7 @@ def test_a_saved_file_gives_the_same_tasks(benchmark, folder, tmp_path, monkeypa
         assert one.content_digest == other.content_digest
         np.testing.assert_array_equal(one.pairs.entries, other.pairs.entries)
     one_in_folder = replace(SETTINGS, data=str(tmp_path)).open()
-    assert one_in_folder.test_name == benchmark.test_name, "a folder with the one file is as good as the file"
+    assert one_in_folder.conditions == benchmark.conditions, "a folder with the one file is as good as the file"
 
 
 @pytest.mark.slow

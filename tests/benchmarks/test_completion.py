@@ -16,30 +16,37 @@ from scipy.ndimage import map_coordinates
 from scipy.stats import bernoulli
 from sklearn.metrics import log_loss
 
-from stmaml.benchmarks.base import TaskSet, check_batch, freeze
 from stmaml.benchmarks.completion import (
     SHOWCASE_PIXELS,
     Completion,
     Config,
+    _entropies,
     choose,
-    entropy_floor,
     find_families,
     linearly_mapped,
 )
+from stmaml.benchmarks.sources import TaskSet, check_batch, freeze
 from stmaml.data.idx import PUBLISHED_MD5
 from stmaml.errors import SettingError, SourceError
 from stmaml.evaluation import among, evaluate
 from stmaml.inner import InnerLoop
 from stmaml.methods import st_maml
 from stmaml.methods.base import AbstractMetaLearner, predict
-from stmaml.progress import listening
+from stmaml.progress import Told, listening
 from stmaml.recipes import recipe
 from stmaml.tasks import TaskBatch
 from stmaml.training import TrainConfig, train_learners
+from tests.changed import changed
 from tests.idx_files import grey, idx_bytes, write_digits, write_family, write_idx
 
-SMALL = st_maml.Config(
-    hidden=(8, 8), encoder=(8,), z_hidden=(), z_size=4, h_size=4, inner=InnerLoop(inner_lr=0.1, inner_steps=2)
+SMALL = changed(
+    st_maml.Config(),
+    hidden=(8, 8),
+    encoder=(8,),
+    z_hidden=(),
+    z_size=4,
+    h_size=4,
+    inner=InnerLoop(inner_lr=0.1, inner_steps=2),
 )
 
 
@@ -90,7 +97,7 @@ def test_tasks_fit_their_spec(config, key):
         assert batch.tasks.query.y.shape == (9, 20, 1)
     assert benchmark.train.spec.target == "binary"
     assert benchmark.families == ("mnist", "fashion-mnist", "kmnist")
-    assert benchmark.test_name == "completion/mnist+fashion-mnist+kmnist/shots6"
+    assert benchmark.conditions == {"families": ("mnist", "fashion-mnist", "kmnist"), "shots": 6}
 
 
 def test_a_task_is_its_image(config, key):
@@ -133,7 +140,7 @@ def test_chosen_numbers_are_a_permutation_whose_beginning_does_not_depend_on_its
 
 def test_fewer_shots_are_the_first_of_the_same_pixels_of_the_same_images(config, key):
     few, many = (dataclasses.replace(config, shots=shots).open().test for shots in (2, 15))
-    small, large = (freeze(source, 12, seed=2, name="t").batch for source in (few, many))
+    small, large = (freeze(source, 12, seed=2).batch for source in (few, many))
     np.testing.assert_array_equal(firsts(small), firsts(large))
     np.testing.assert_array_equal(observed(small), observed(large)[:, :2])
 
@@ -225,7 +232,7 @@ def test_waves_stand_beside_the_coordinates_of_the_same_tasks(config, key):
     """Images of 5 x 4 pixels have three octaves: two coordinates, six sines, six cosines."""
     plain, waved = config.open(), dataclasses.replace(config, inputs="waves").open()
     assert waved.train.spec.x_shape == (14,)
-    assert waved.test_name == plain.test_name
+    assert waved.conditions == plain.conditions
     for name in ("train", "test"):
         one, other = (draw(getattr(benchmark, name), 3, key).tasks for benchmark in (plain, waved))
         for part in ("support", "query"):
@@ -239,7 +246,7 @@ def test_waves_stand_beside_the_coordinates_of_the_same_tasks(config, key):
 
 def test_observed_pixels_are_known_among_all_by_their_waves(config, key):
     """Unobserved pixels are scored apart: their inputs are compared number by number."""
-    tasks = freeze(dataclasses.replace(config, inputs="waves").open().test, 3, seed=2, name="t").batch.tasks
+    tasks = freeze(dataclasses.replace(config, inputs="waves").open().test, 3, seed=2).batch.tasks
     for i, seen in enumerate(observed(TaskBatch(tasks, jnp.zeros(3, dtype=int)))):
         support = jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf)[i], tasks.support)
         expected = np.isin(np.arange(20), seen)
@@ -318,24 +325,25 @@ def test_random_shots_lie_between_their_bounds_in_training_alone(config, key):
 
 
 def test_images_stay_bytes_and_are_read_once(config):
-    train = config.open().train
+    benchmark = config.open()
+    train = benchmark.train
     assert isinstance(train, Completion)
     assert train.album.pixels.dtype == jnp.uint8
-    other = dataclasses.replace(config, shots=3).open().train
+    other = benchmark.vary(dataclasses.replace(config, shots=3)).train
     assert isinstance(other, Completion)
     assert other.album is train.album
 
 
 def test_progress_is_told(tmp_path):
-    told: list[tuple[str, int, int]] = []
-    with listening(lambda *words: told.append(words)):
+    told: list[Told] = []
+    with listening(told.append):
         Config(data=str(write_digits(tmp_path)), shots=2).open()
-    assert told == [("reading families", i, 3) for i in (1, 2, 3)]
+    assert told == [Told("reading families", i, 3) for i in (1, 2, 3)]
 
 
 def test_the_frozen_test_set_stays_the_same(config):
     """Scores of years apart are only comparable on the same tasks."""
-    assert freeze(config.open().test, 9, seed=2, name="t").digest == "6458add7093c065a"
+    assert freeze(config.open().test, 9, seed=2).digest == "6458add7093c065a"
 
 
 # Which families there are.
@@ -351,7 +359,7 @@ def test_the_papers_families_come_first_and_others_by_name(tmp_path):
 
 def test_a_folder_of_images_is_a_family_by_itself(tmp_path):
     write_family(tmp_path / "mine", train=grey(4), test=grey(2))
-    assert Config(data=str(tmp_path / "mine"), shots=2).open().test_name == "completion/mine/shots2"
+    assert Config(data=str(tmp_path / "mine"), shots=2).open().conditions["families"] == ("mine",)
 
 
 def test_the_data_are_found_below_the_folder_in_the_environment(digits, tmp_path, monkeypatch):
@@ -365,13 +373,14 @@ def test_the_data_are_found_below_the_folder_in_the_environment(digits, tmp_path
 
 def test_the_released_preset_is_that_of_the_authors():
     """What the preset `paper` has beyond their code, it does not have."""
-    released: Any = recipe("completion", "st-maml", "released")
-    assert released.learner.z_hidden == ()
-    assert released.learner.std_start is None
-    assert released.learner.code_clamp is None
-    assert released.learner.inner == InnerLoop(inner_lr=5e-3, inner_steps=3, inner_clamp=10.0)
-    assert not released.modelling.standardise
-    assert released.training.warmup == 0
+    experiment: Any = recipe("completion", "st-maml", "released")
+    released = experiment.method_settings
+    assert released.encoder.z_hidden == ()
+    assert released.encoder.std_start is None
+    assert released.codes.code_clamp is None
+    assert released.inner == InnerLoop(inner_lr=5e-3, inner_steps=3, inner_clamp=10.0)
+    assert not experiment.modelling.standardise
+    assert experiment.training.warmup == 0
 
 
 # Nothing leaks.
@@ -397,10 +406,10 @@ def test_shuffled_query_targets_leave_predictions_unchanged(config, learner, key
 
 def test_scores_are_those_of_predictions_that_do_not_know_the_targets(config, learner, key):
     """With targets all c, the squared error of fixed predictions is a parabola in c of leading coefficient 1."""
-    batch = freeze(config.open().test, 6, seed=2, name="t").batch
+    batch = freeze(config.open().test, 6, seed=2).batch
 
     def error(level: float) -> np.ndarray:
-        tasks = TaskSet("t", with_targets(batch, np.full((6, 20, 1), level, dtype=np.float32)), "")
+        tasks = TaskSet(with_targets(batch, np.full((6, 20, 1), level, dtype=np.float32)), "")
         return evaluate(learner, tasks, num_samples=2, key=key).values["mse"]
 
     np.testing.assert_allclose(error(0.5), (error(0.0) + error(1.0)) / 2 - 0.25, atol=1e-6)
@@ -411,7 +420,7 @@ def test_tasks_are_drawn_inside_the_compiled_training_step(config, learner, key)
     benchmark = config.open()
     assert isinstance(benchmark.train, Completion)
     assert issubclass(Completion, eqx.Module)
-    val = freeze(benchmark.val, 3, seed=1, name=benchmark.test_name)
+    val = freeze(benchmark.val, 3, seed=1)
     (trained,) = train_learners([learner], benchmark.train, val, training, keys=[key])
     before, after = jax.tree.leaves(learner), jax.tree.leaves(trained)
     assert all(np.isfinite(leaf).all() for leaf in after)
@@ -419,6 +428,10 @@ def test_tasks_are_drawn_inside_the_compiled_training_step(config, learner, key)
 
 
 # The floor.
+
+
+def entropy_floor(images: np.ndarray) -> float:
+    return float(_entropies(images.reshape(1, -1))[0])
 
 
 def test_the_entropy_floor_is_the_cross_entropy_of_the_truth_with_itself():
@@ -431,7 +444,8 @@ def test_the_entropy_floor_is_the_cross_entropy_of_the_truth_with_itself():
 
 
 def test_the_floor_of_a_benchmark_counts_every_family_the_same(config):
-    floor = config.floor()
+    floor = config.open().floor()
+    assert floor is not None
     means = [entropy_floor(grey(3 * n // 10, first=80 * i + n)) for i, n in enumerate((40, 30, 20))]
     assert floor["tasks"] == 27
     for metric in ("bce", "bce_unseen"):
@@ -446,7 +460,8 @@ def test_the_floor_of_the_real_digits_is_the_known_one():
     folder = Path(root) / "digits"
     if not folder.is_dir():
         pytest.skip("the real digits are not there: set STMAML_DATA to the folder with 'digits'")
-    floor = Config(data=str(folder), families=("mnist", "fashion-mnist", "kmnist")).floor()
+    floor = Config(data=str(folder), families=("mnist", "fashion-mnist", "kmnist")).open().floor()
+    assert floor is not None
     got = [floor["families"][name]["bce"]["mean"] for name in ("mnist", "fashion-mnist", "kmnist")]
     np.testing.assert_allclose(got, [0.058, 0.242, 0.104], atol=6e-4)
     np.testing.assert_allclose(floor["metrics"]["bce"]["mean"], 0.135, atol=6e-4)

@@ -15,8 +15,8 @@ from PIL import Image
 from scipy.stats import chisquare
 
 from stmaml.benchmarks import plain_multi
-from stmaml.benchmarks.base import DrawingSource, check_batch, freeze, measure_scaling
 from stmaml.benchmarks.plain_multi import Config, Draw, FewShot, HostImages, Images, find_datasets
+from stmaml.benchmarks.sources import DrawingSource, check_batch, freeze, measure_scaling
 from stmaml.data.pictures import decode_pictures
 from stmaml.errors import SettingError, SourceError
 from stmaml.tasks import TaskBatch
@@ -43,7 +43,6 @@ def _cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STMAML_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-    plain_multi._read.cache_clear()
 
 
 def config(root: Path, **changes) -> Config:
@@ -248,15 +247,18 @@ def test_images_stay_on_the_host_if_they_would_fill_the_device(root, monkeypatch
 
 
 def test_settings_that_use_the_same_images_share_them(root):
-    one, other = few_shot(root, "test"), few_shot(root, "test", shots=1)
+    benchmark = config(root).open()
+    one, other = benchmark.test, benchmark.vary(config(root, shots=1)).test
+    assert isinstance(one, FewShot)
+    assert isinstance(other, FewShot)
     assert one.images is other.images
+    assert one.settings != other.settings
 
 
 def test_a_frozen_set_holds_places_and_makes_images_a_few_tasks_at_a_time(root):
     source = few_shot(root, "test")
     assert isinstance(source, DrawingSource)
-    tasks = freeze(source, 10, seed=2, name="plain")
-    assert tasks.name == "plain/seed-2/tasks-10"
+    tasks = freeze(source, 10, seed=2)
     assert tasks.num_tasks == 10
     assert tasks.family.tolist() == [0, 1] * 5
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(tasks.stored)) < 2000
@@ -268,19 +270,19 @@ def test_a_frozen_set_holds_places_and_makes_images_a_few_tasks_at_a_time(root):
 
 
 def test_the_digest_of_a_frozen_set_is_that_of_its_tasks_and_images(root, tmp_path):
-    digest = freeze(few_shot(root, "test"), 10, seed=2, name="t").digest
+    digest = freeze(few_shot(root, "test"), 10, seed=2).digest
     assert digest == "e1390be7057b7bb9"
-    assert digest != freeze(few_shot(root, "test"), 10, seed=3, name="t").digest
+    assert digest != freeze(few_shot(root, "test"), 10, seed=3).digest
     other = tmp_path / "other"
     shutil.copytree(root, other)
     write_picture(other / "bird" / "test" / "test0" / "000.png", colours(9999))
-    assert digest != freeze(few_shot(other, "test"), 10, seed=2, name="t").digest
+    assert digest != freeze(few_shot(other, "test"), 10, seed=2).digest
 
 
 def test_folders_and_archives_of_the_same_pictures_give_the_same_tasks(root, tmp_path):
     pack(root / "bird", tmp_path / "bird.tar.gz", mode="w:gz")
     folder, archive = (few_shot(where, "test", datasets=("bird",)) for where in (root, tmp_path))
-    one, other = (freeze(source, 6, seed=0, name="t") for source in (folder, archive))
+    one, other = (freeze(source, 6, seed=0) for source in (folder, archive))
     assert one.digest == other.digest
     np.testing.assert_array_equal(np.asarray(one.batch.tasks.query.x), np.asarray(other.batch.tasks.query.x))
 
@@ -297,8 +299,8 @@ def test_a_file_of_decoded_pictures_is_enough(root, tmp_path):
     assert kept is not None
     copy = shutil.copy(kept, tmp_path / "elsewhere.npz")
     here, there = (config(root, data=str(data)).open() for data in (root, copy))
-    assert here.test_name == there.test_name
-    assert freeze(here.test, 6, seed=0, name="t").digest == freeze(there.test, 6, seed=0, name="t").digest
+    assert here.conditions == there.conditions
+    assert freeze(here.test, 6, seed=0).digest == freeze(there.test, 6, seed=0).digest
     assert config(root, data=str(copy), datasets=("moss",)).open().families == ("moss",)
     with pytest.raises(
         SourceError,
@@ -320,11 +322,10 @@ def test_grey_pictures_have_one_channel(root, key):
 def test_names_say_what_is_tested(root):
     benchmark = config(root).open()
     assert benchmark.families == ("bird", "moss")
-    assert benchmark.test_name == "plain-multi/bird+moss/ways3/shots2/query2/size8"
-    assert (
-        config(root, grey=True, datasets=("moss",)).open().test_name
-        == "plain-multi/moss/ways3/shots2/query2/size8/grey"
-    )
+    sizes = {"ways": 3, "shots": 2, "query": 2, "image_size": 8}
+    assert benchmark.conditions == {"datasets": ("bird", "moss"), **sizes, "grey": False}
+    moss = config(root, grey=True, datasets=("moss",)).open()
+    assert moss.conditions == {"datasets": ("moss",), **sizes, "grey": True}
     assert benchmark.notes == ()
 
 
@@ -461,5 +462,5 @@ def test_the_real_sets_have_the_classes_their_readme_counts(key):
     found = [getattr(benchmark, split).num_classes for split in ("train", "val", "test")]
     assert found == [(64, 30, 47, 64), (16, 7, 30, 16), (20, 10, 70, 22)]
     assert any("its class has already, left out: 17, such as DTD_Texture" in note for note in benchmark.notes)
-    tasks = freeze(benchmark.test, 8, seed=2, name=benchmark.test_name)
+    tasks = freeze(benchmark.test, 8, seed=2)
     assert tasks.batch.tasks.query.x.shape == (8, 25, 84, 84, 3)

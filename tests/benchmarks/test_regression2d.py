@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stmaml.benchmarks.base import Pool, check_batch, freeze, measure_scaling
 from stmaml.benchmarks.regression2d import FAMILIES, Config, Curves, draw_coefficients, draw_inputs, evaluate_family
+from stmaml.benchmarks.sources import Pool, check_batch, freeze, measure_scaling
 from stmaml.errors import SettingError
 from stmaml.tasks import TaskBatch
 
@@ -186,19 +186,24 @@ def test_a_pool_has_no_more_tasks_than_it_is_told(key):
 
 def test_a_frozen_set_is_known_by_its_digest():
     source = Curves(Config(shots=3, query_size=3))
-    first, again, other = (freeze(source, 5, seed=seed, name="test") for seed in (2, 2, 3))
+    first, again, other = (freeze(source, 5, seed=seed) for seed in (2, 2, 3))
     assert first.digest == again.digest != other.digest
     assert len(first.digest) == 16
-    assert first.name == "test/seed-2/tasks-5"
     assert first.batch.tasks.query.x.dtype == np.float32
-    assert first.digest != freeze(Curves(Config(shots=3, query_size=3, noise=0.31)), 5, seed=2, name="test").digest
+    assert first.digest != freeze(Curves(Config(shots=3, query_size=3, noise=0.31)), 5, seed=2).digest
 
 
 def test_the_test_set_of_the_paper_stays_the_same():
     """Scores of years apart are only comparable on the same tasks."""
     benchmark = Config().open()
-    assert benchmark.test_name == "regression2d/range0..5/noise0.3/shots10/query40"
-    assert freeze(benchmark.test, 20, seed=2, name=benchmark.test_name).digest == "1a2aaa183b862b4c"
+    assert benchmark.conditions == {
+        "input_range": (0.0, 5.0),
+        "noise": 0.3,
+        "shots": 10,
+        "query": 40,
+        "balanced": False,
+    }
+    assert freeze(benchmark.test, 20, seed=2).digest == "1a2aaa183b862b4c"
 
 
 def test_scaling_is_measured_on_training_tasks():

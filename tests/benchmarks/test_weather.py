@@ -17,7 +17,8 @@ import pytest
 from jaxtyping import PRNGKeyArray
 
 from stmaml.benchmarks import BENCHMARKS, weather
-from stmaml.benchmarks.base import Benchmark, check_batch, freeze
+from stmaml.benchmarks.base import Benchmark
+from stmaml.benchmarks.sources import check_batch, freeze
 from stmaml.benchmarks.weather import BANDS, Config, Weather, bands, shuffled
 from stmaml.benchmarks.weather_inputs import MEASURED, PAPER_INPUTS, RICH_INPUTS, Days, Features, Handling, flag_table
 from stmaml.data.stations import MISSING, NAMES, Stations
@@ -251,13 +252,14 @@ def test_rich_inputs_are_fitted_to_training_days_alone(folder):
     row_file = np.repeat(np.arange(len(stations.count)), stations.count)
     known = values[np.isin(row_file, files["train"]) & present]
     low, high = np.quantile(known, (0.001, 0.999))
-    features = as_weather(settings.open().train).features
+    benchmark = settings.open()
+    features = as_weather(benchmark.train).features
     at = MEASURED.index("WDSP")
     assert float(features.low[at]) == pytest.approx(low, rel=1e-5)
     assert float(features.high[at]) == pytest.approx(high, rel=1e-5)
     assert float(features.mean[at]) == pytest.approx(np.clip(known, low, high).mean(), rel=1e-5)
     assert features.common.tolist() == [1, 1, 1, 0, 0, 0]  # no hail, thunder or tornado in these files
-    for source in (settings.open().val, settings.open().test):
+    for source in (benchmark.val, benchmark.test):
         assert as_weather(source).features is features
 
 
@@ -294,7 +296,7 @@ def test_a_station_stays_in_its_split_when_others_go(folder, tmp_path):
 def test_another_seed_gives_another_split_and_name(folder):
     settings, other = config(folder), config(folder, split_seed=1)
     assert split_stations(settings)["test"] != split_stations(other)["test"]
-    assert other.open().test_name == "weather/by-station/split1/shots5/query40"
+    assert other.open().conditions == {"split": "station", "split_seed": 1, "shots": 5, "query": 40}
 
 
 def test_shares_of_the_station_split():
@@ -342,7 +344,7 @@ def test_the_authors_list_is_looked_for_beside_the_data(folder, tmp_path):
     with pytest.raises(SourceError, match=r"there is no nowhere.csv\."):
         dataclasses.replace(settings, file_list="nowhere.csv").open()
     path, _ = authors_list(folder, tmp_path, compress=True)
-    assert settings.open().test_name.startswith("weather/by-file/")
+    assert settings.open().conditions["split"] == "file"
     path.write_bytes(b"hello")
     with pytest.raises(SourceError, match=r"authors_file_list.csv.gz cannot be read"):
         settings.stations()
@@ -417,7 +419,7 @@ def test_tasks_fit_their_spec(benchmark):
         assert batch.tasks.support.x.shape == (6, 5, 16)
         assert batch.tasks.query.y.shape == (6, size, 1)
         assert (np.asarray(batch.tasks.query.weight) == 1).all()
-    assert benchmark.test_name == "weather/by-station/shots5/query40"
+    assert benchmark.conditions == {"split": "station", "shots": 5, "query": 40}
     assert benchmark.families == BANDS
     assert BENCHMARKS["weather"] is Config
 
@@ -466,7 +468,7 @@ def test_the_same_key_gives_the_same_tasks_and_another_key_others(benchmark):
 @pytest.mark.parametrize(("inputs_", "split"), [("rich", "train"), ("paper", "test")])
 def test_double_precision_draws_the_same_tasks(inputs_, split, folder):
     source = getattr(config(folder, inputs=inputs_, min_shots=1).open(), split)
-    frozen = freeze(source, 6, seed=5, name="x").batch
+    frozen = freeze(source, 6, seed=5).batch
     for a, b in zip(*map(jax.tree.leaves, (draw(source, 6, seed=5), frozen)), strict=True):
         np.testing.assert_allclose(np.asarray(a), b, rtol=2e-6, atol=1e-6)
 
@@ -614,7 +616,7 @@ def test_pooled_rows_are_drawn_without_replacement(benchmark, folder):
 
 def test_pooled_rows_do_not_depend_on_chunks(benchmark, monkeypatch):
     whole = as_weather(benchmark.train).pooled(300, 0)
-    monkeypatch.setattr(weather, "CHUNK", 150)
+    monkeypatch.setattr(weather, "POOLED_ROWS", 150)
     for a, b in zip(whole, as_weather(benchmark.train).pooled(300, 0), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
@@ -639,9 +641,12 @@ def test_showcases_are_years_of_test_stations(benchmark, folder):
         } < (whole)
 
 
-def test_building_again_gives_the_same_object(folder):
-    assert config(folder).open() is config(folder).open()
-    five, ten = config(folder, shots=5).open(), config(folder, shots=10).open()
+def test_a_benchmark_under_other_settings_shares_what_was_read(folder, monkeypatch):
+    five = config(folder, shots=5).open()
+    monkeypatch.setattr(weather, "read_stations", None)  # files are not read again
+    assert five.vary(five.settings) is five
+    ten = five.vary(config(folder, shots=10))
+    assert ten.conditions["shots"] == 10
     assert as_weather(five.test).days is as_weather(ten.test).days  # one copy in memory
 
 

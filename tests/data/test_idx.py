@@ -12,7 +12,7 @@ from PIL import Image
 from stmaml.data import idx
 from stmaml.data.idx import Split, holds_images, read_grey_folder, read_idx, read_images, read_split
 from stmaml.errors import SourceError
-from stmaml.progress import listening
+from stmaml.progress import Told, listening
 from tests.idx_files import grey, idx_bytes, write_family, write_idx
 
 BY_HAND = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3]) + bytes([1, 2, 3, 250, 251, 255])
@@ -156,13 +156,13 @@ def test_folders_of_pictures_are_read_in_the_order_of_their_names(tmp_path):
     write_pictures(tmp_path / "train", grey(12))
     write_pictures(tmp_path / "test", grey(2, first=90))
     (tmp_path / "train" / "notes.txt").write_text("not a picture")
-    told: list[tuple[str, int, int]] = []
-    with listening(lambda *words: told.append(words)):
+    told: list[Told] = []
+    with listening(told.append):
         split = read_images(tmp_path, "train")
     np.testing.assert_array_equal(split.images, grey(12))
     assert isinstance(split, Split)
     assert not split.verified
-    assert told == [("reading images", i, 12) for i in range(1, 13)]
+    assert told == [Told("reading images", i, 12) for i in range(1, 13)]
     np.testing.assert_array_equal(read_images(tmp_path, "t10k").images, grey(2, first=90))
 
 

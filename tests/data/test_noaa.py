@@ -19,7 +19,7 @@ from stmaml.data.noaa import read_stations
 from stmaml.data.problems import Problem
 from stmaml.data.stations import COLUMNS, MISSING, NAMES, Stations
 from stmaml.errors import SourceError
-from stmaml.progress import listening
+from stmaml.progress import Told, listening
 from tests.noaa_files import HEADER, pack, station_text, write_station, write_year
 
 A, B, C = "01001099999", "72316013870", "A0000153182"
@@ -228,7 +228,7 @@ def test_small_batches_give_the_same(tmp_path, monkeypatch, cache):
     wanted = read_stations(tmp_path)
     for file in cache.iterdir():
         file.unlink()
-    monkeypatch.setattr(noaa, "BATCH_BYTES", 10_000)
+    monkeypatch.setattr(noaa, "PARSED_BYTES", 10_000)
     same(read_stations(tmp_path), wanted)
 
 
@@ -251,12 +251,12 @@ def test_columns_may_stand_in_any_order(tmp_path):
 
 def test_progress_ends_at_the_whole(tmp_path):
     files = write_year(tmp_path, 3, num_days=10)
-    seen = []
-    with listening(lambda what, done, total: seen.append((what, done, total))):
+    seen: list[Told] = []
+    with listening(seen.append):
         read_stations(tmp_path)
     total = sum(file.stat().st_size for file in files)
-    assert seen[-1] == ("reading stations", total, total)
-    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    assert seen[-1] == Told("reading stations", total, total)
+    assert [told.done for told in seen] == sorted(told.done for told in seen)
 
 
 # Faults in a file never end a run.
@@ -454,7 +454,7 @@ def test_an_archive_cut_short_is_refused(suffix, share, tmp_path, cache):
     archive = pack(tmp_path / f"2019.tar.{suffix}", write_year(tmp_path / "x", 20, num_days=100))
     content = archive.read_bytes()
     archive.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(SourceError, match=rf"2019.tar.{suffix} is damaged or cut short \(.+\). Copy or download"):
+    with pytest.raises(SourceError, match=rf"2019.tar.{suffix} is damaged or cut short after .+ \(.+\). Copy"):
         read_stations(archive)
     assert not cache.exists()
 

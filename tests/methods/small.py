@@ -10,6 +10,7 @@ from stmaml.inner import InnerLoop
 from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import Examples, Task, TaskSpec
+from tests.changed import changed
 
 INNER = InnerLoop(inner_lr=0.05, inner_steps=2)
 ONE_STEP = InnerLoop(inner_lr=0.05, inner_steps=1)
@@ -25,14 +26,22 @@ SMALL = {
     "np": neural_processes.NPConfig(encoder=(8, 8), decoder=(8, 8), z_size=4, deterministic=True),
     "platipus": platipus.Config(hidden=(8, 8), inner=INNER),
     "protonet": protonet.Config(hidden=(8, 8)),
-    "st-maml": st_maml.Config(hidden=(8, 8), encoder=(8, 8), z_size=4, h_size=3, inner=INNER),
+    "st-maml": changed(st_maml.Config(), hidden=(8, 8), encoder=(8, 8), z_size=4, h_size=3, inner=INNER),
 }
 VARIANTS = {
-    "st-maml-attention": st_maml.Config(
-        hidden=(8,), encoder=(8, 8), attention=1, num_heads=2, z_hidden=(), z_size=4, h_size=3, inner=ONE_STEP
+    "st-maml-attention": changed(
+        st_maml.Config(),
+        hidden=(8,),
+        encoder=(8, 8),
+        attention=1,
+        num_heads=2,
+        z_hidden=(),
+        z_size=4,
+        h_size=3,
+        inner=ONE_STEP,
     ),
-    "st-maml-mixture": st_maml.Config(
-        hidden=(8,), encoder=(8, 8), prior_draws=2, z_hidden=(), z_size=4, h_size=3, inner=ONE_STEP
+    "st-maml-mixture": changed(
+        st_maml.Config(), hidden=(8,), encoder=(8, 8), prior_draws=2, z_hidden=(), z_size=4, h_size=3, inner=ONE_STEP
     ),
 }
 """Settings that change what a method computes from sets."""

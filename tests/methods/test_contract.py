@@ -83,6 +83,25 @@ def test_every_parameter_gets_a_gradient(target, name, key):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
 
 
+@pytest.mark.parametrize("noise", ["student", "mixture"])
+@pytest.mark.parametrize("name", [name for name in sorted(METHODS) if name not in CLASSES_ONLY])
+def test_every_method_bears_every_noise_model(name, noise, key):
+    """Finite gradients of the loss, one for what the noise model learns, and a finite density after adapting."""
+    spec = TaskSpec((2,), 1, noise=noise)
+    learner, task = small_learner(name, spec, key=key), small_task(spec, key=key)
+
+    @eqx.filter_jit
+    def ask(learner):
+        grads = eqx.filter_grad(lambda learner: learner.loss(task, key=key)[0])(learner)
+        prediction = predict(learner, task.support, task.query.x, num_samples=2, key=key)
+        return grads, prediction.log_prob(task.query.y)
+
+    grads, log_prob = ask(learner)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+    assert not [name for name in untouched(grads) if "likelihood" in name]
+    assert np.isfinite(log_prob).all()
+
+
 @every_method
 def test_same_key_same_result(name, key):
     spec = spec_of(name)

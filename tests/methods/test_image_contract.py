@@ -16,11 +16,13 @@ from stmaml.methods.base import AbstractMetaLearner, predict
 from stmaml.nets.conv import Conv, NormMode
 from stmaml.runs import load_arrays, save_arrays
 from stmaml.tasks import Examples, Task, TaskSpec
+from tests.changed import changed
 from tests.methods.small import ONE_STEP, SMALL, untouched
 
 SPEC = TaskSpec((6, 6, 2), 3, target="class")
 VARIANTS = {
-    "st-maml-beyond": st_maml.Config(
+    "st-maml-beyond": changed(
+        st_maml.Config(),
         encoder=(8,),
         z_hidden=(),
         z_size=4,
@@ -29,7 +31,7 @@ VARIANTS = {
         proto_head=True,
         prior_draws=2,
         inner=ONE_STEP,
-    ),
+    )
 }
 # What these add to maml, mmaml and cnp on images is either covered by the other contract or slow to compile.
 SLOW = {"anp", "np", "arml", "bmaml", "hsml", "meta-sgd", "platipus"}

@@ -109,7 +109,8 @@ def test_zero_heads_with_film_are_maml(key):
     """Loss and gradients of the shared weights, through two inner steps."""
     task = small_task(SPEC, key=key)
     learner = with_zero_heads(CONFIG.build(SPEC, key=key))
-    plain = maml.MAML(learner.theta.plain, learner.likelihood, maml.Config(hidden=(8, 6), inner=INNER))
+    settings = maml.Config(hidden=(8, 6), inner=INNER)
+    plain = maml.MAML(theta=learner.theta.plain, likelihood=learner.likelihood, settings=settings)
     got, got_grads = eqx.filter_value_and_grad(lambda t: t.loss(task, key=key)[0])(learner)
     want, want_grads = eqx.filter_value_and_grad(lambda t: t.loss(task, key=key)[0])(plain)
     np.testing.assert_allclose(got, want, rtol=1e-6)
@@ -137,7 +138,7 @@ def test_modulation_is_fixed_while_the_inner_loop_moves_theta(key):
     for _ in range(2):
         grads = jax.grad(lambda t: jnp.square(t(support.x, tau) - support.y).mean())(theta)
         theta = jax.tree.map(lambda p, g: p - 0.05 * jnp.clip(g, -10, 10), theta, grads)
-    net = learner._fine_tune(support)
+    net = learner.network(support)
     for a, b in zip(jax.tree.leaves((net.theta, net.tau)), jax.tree.leaves((theta, tau)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 

@@ -1,5 +1,6 @@
 """CNP, NP and ANP against their formulas, written out again in plain NumPy and jax.numpy."""
 
+import dataclasses
 from typing import Any, cast
 
 import equinox as eqx
@@ -79,7 +80,8 @@ def test_cnp_loss_is_the_error_of_a_decoder_that_reads_the_mean_code(key):
 @pytest.mark.parametrize(("kl_weight", "kl_mean"), [(None, False), (0.3, False), (0.3, True)])
 def test_np_loss_is_minus_the_elbo(deterministic, kl_weight, kl_mean, key):
     """Fit with z from q(z | support + query), plus the weighted KL(q || p); unweighted it is the sum over 6 queries."""
-    config = NPConfig(NP.encoder, NP.decoder, NP.z_size, deterministic, kl_weight, kl_mean)
+    weighed = {"deterministic": deterministic, "kl_weight": kl_weight, "kl_mean": kl_mean}
+    config = dataclasses.replace(NP, **weighed)
     learner, task = config.build(SPEC, key=key), small_task(SPEC, key=key)
     q_z = latent(learner.latent, task.support + task.query)
     p_z = latent(learner.latent, task.support)

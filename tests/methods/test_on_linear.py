@@ -13,7 +13,7 @@ from scipy import stats
 
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, Metrics
 from stmaml.methods.on_linear import GAIN, MIN_NOISE, OnLinear, Prior, extended
-from stmaml.prediction import NormalOutcome
+from stmaml.outcomes import NormalOutcome
 from stmaml.tasks import Examples, Task, TaskSpec
 from tests.table_data import draw
 
@@ -140,7 +140,7 @@ def test_classes_are_handed_on_beside_a_regression_on_their_indicators():
     x, _ = rows(5)
     labels = jnp.array([0, 2, 1, 2, 2])
     learner = OnLinear(Stub(jnp.float32(0), jnp.float32(1)), Prior(2, 3), num_classes=3)
-    posterior, seen = learner.seen(Examples.of(jnp.array(x), labels))
+    posterior, seen = learner._learn(Examples.of(jnp.array(x), labels))
     np.testing.assert_array_equal(seen.y, labels)
     assert seen.x.shape == (5, 2 + 3 + 1)
     alone = Prior(2, 1).learn(jnp.array(x), (labels == 2).astype(jnp.float32)[:, None], jnp.ones(5))[0]

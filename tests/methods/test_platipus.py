@@ -96,13 +96,7 @@ def test_loss_and_meta_gradient_of_a_deep_network(key):
     want, want_grads = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))(*arguments)
     got, grads = eqx.filter_jit(eqx.filter_value_and_grad(lambda learner: learner.loss(task, key=key)[0]))(learner)
     np.testing.assert_allclose(got, want, rtol=1e-5)
-    got_grads = (
-        ravel_pytree(grads.mu_theta)[0],
-        grads.log_sigma_theta,
-        grads.log_v_q,
-        grads.gamma_p,
-        grads.gamma_q,
-    )
+    got_grads = (ravel_pytree(grads.mu_theta)[0], grads.log_sigma_theta, grads.log_v_q, grads.gamma_p, grads.gamma_q)
     for got_grad, want_grad in zip(got_grads, want_grads, strict=True):
         np.testing.assert_allclose(got_grad, want_grad, rtol=1e-3, atol=1e-5)
 

@@ -23,13 +23,16 @@ from stmaml.methods.st_maml import STMAML, Codes, Knowledge, _gate
 from stmaml.nets.layers import Linear
 from stmaml.nets.learner import Learner
 from stmaml.nets.set_encoder import DiagonalNormal
-from stmaml.prediction import BernoulliOutcome, CategoricalOutcome, NormalOutcome, Prediction
+from stmaml.outcomes import BernoulliOutcome, CategoricalOutcome, NormalOutcome
+from stmaml.prediction import Prediction
 from stmaml.tasks import Examples, Task, TaskSpec
+from tests.changed import changed
 from tests.methods.small import small_task
 from tests.reference import stmaml_reference as reference
 
 SPEC = TaskSpec((2,), 1)
-PAPER = st_maml.Config(
+PAPER = changed(
+    st_maml.Config(),
     hidden=(8, 8),
     encoder=(8, 8),
     z_hidden=(6,),
@@ -39,7 +42,8 @@ PAPER = st_maml.Config(
     code_clamp=0.5,
     inner=InnerLoop(inner_lr=0.2, inner_steps=3, inner_clamp=0.5),
 )
-RELEASED = st_maml.Config(
+RELEASED = changed(
+    st_maml.Config(),
     hidden=(6, 8),
     encoder=(6, 6, 6),
     z_hidden=(),
@@ -48,8 +52,7 @@ RELEASED = st_maml.Config(
     h_layer=1,
     gate="set-mlp",
     gate_hidden=(7, 7),
-    adapted="mean",
-    redraw=True,
+    adapted="redrawn-mean",
     code_lr=0.3,
     code_clamp=None,
     kl_weight=2.0,
@@ -121,9 +124,7 @@ def released_reference(params, task, key):
 
 
 both_modes = pytest.mark.parametrize(
-    ("config", "reference_loss"),
-    [(PAPER, paper_reference), (RELEASED, released_reference)],
-    ids=["paper", "released"],
+    ("config", "reference_loss"), [(PAPER, paper_reference), (RELEASED, released_reference)], ids=["paper", "released"]
 )
 
 
@@ -145,7 +146,7 @@ def test_the_clamps_of_the_comparison_bind(task, key):
         (RELEASED, released_reference, RELEASED_INNER),
     ):
         learner = build(config, key)
-        loose = dataclasses.replace(config, code_clamp=None, inner=dataclasses.replace(config.inner, inner_clamp=None))
+        loose = changed(config, code_clamp=None, inner=changed(config.inner, inner_clamp=None))
         unclamped = eqx.tree_at(lambda m: m.theta, build(loose, key), learner.theta)
         assert inner["limit"] == config.inner.inner_clamp
         assert not np.allclose(
@@ -210,7 +211,7 @@ def test_training_sees_the_query_labels_and_adapt_does_not(task, key):
 
 def test_no_inner_steps_and_no_noise_predict_with_the_prior_mean(task, key):
     """The prior's own z, gate and h, pieced together by hand."""
-    still = dataclasses.replace(PAPER, inner=InnerLoop(inner_steps=0))
+    still = changed(PAPER, inner=InnerLoop(inner_steps=0))
     learner = build(still, key)
     p_z = learner.task_distribution(task.support)
     eps = jr.normal(jr.split(key, 1)[0], (4,))
@@ -223,21 +224,19 @@ def test_no_inner_steps_and_no_noise_predict_with_the_prior_mean(task, key):
 
 
 def test_the_kl_is_added_with_its_weight(task, key):
-    light, heavy = (
-        loss_of(build(dataclasses.replace(PAPER, kl_weight=weight), key), task, key) for weight in (0.0, 3.0)
-    )
+    light, heavy = (loss_of(build(changed(PAPER, kl_weight=weight), key), task, key) for weight in (0.0, 3.0))
     assert heavy[1]["kl"] > 0
     np.testing.assert_allclose(light[0], light[1]["fit"], rtol=1e-6)
     np.testing.assert_allclose(heavy[0], heavy[1]["fit"] + 3 * heavy[1]["kl"], rtol=1e-6)
 
 
 def test_a_mean_kl_is_the_sum_over_the_size_of_z(task, key):
-    summed, averaged = (loss_of(build(dataclasses.replace(PAPER, kl_mean=m), key), task, key)[1] for m in (False, True))
+    summed, averaged = (loss_of(build(changed(PAPER, kl_mean=m), key), task, key)[1] for m in (False, True))
     np.testing.assert_allclose(summed["kl"], 4 * averaged["kl"], rtol=1e-5)
 
 
 def test_the_deterministic_form_has_no_kl_and_no_noise(task, key):
-    learner = build(dataclasses.replace(PAPER, stochastic=False), key)
+    learner = build(changed(PAPER, stochastic=False), key)
     assert learner.phi.sigma is None
     loss, metrics = loss_of(learner, task, key)
     assert metrics == {}
@@ -248,13 +247,13 @@ def test_the_deterministic_form_has_no_kl_and_no_noise(task, key):
 
 
 def test_the_deterministic_form_encodes_the_support_alone(task, key):
-    learner = build(dataclasses.replace(PAPER, stochastic=False), key)
+    learner = build(changed(PAPER, stochastic=False), key)
     fitted = predict_query(learner, task, 1, key).mean
     np.testing.assert_allclose(loss_of(learner, task, key)[0], jnp.square(fitted - task.query.y).mean(), rtol=1e-5)
 
 
 def test_without_augmented_feature_the_inputs_are_plain(task, key):
-    learner = build(dataclasses.replace(PAPER, augment=False), key)
+    learner = build(changed(PAPER, augment=False), key)
     assert learner.beta is None
     assert learner.theta.body[0].weight.shape == (2, 8)
     assert knowledge_of(learner, task, key).h is None
@@ -262,7 +261,7 @@ def test_without_augmented_feature_the_inputs_are_plain(task, key):
 
 
 def test_without_gate_the_head_starts_whole(task, key):
-    config = dataclasses.replace(PAPER, tailor=False, inner=InnerLoop(inner_steps=0))
+    config = changed(PAPER, tailor=False, inner=InnerLoop(inner_steps=0))
     learner = build(config, key)
     assert learner.w is None
     head = knowledge_of(learner, task, key).theta.head.weight
@@ -285,7 +284,7 @@ def test_each_logit_gates_its_own_row(key):
 
 
 def test_a_relu_gate_never_closes_below_a_half(task, key):
-    learner = build(dataclasses.replace(PAPER, gate="relu-affine"), key)
+    learner = build(changed(PAPER, gate="relu-affine"), key)
     z = 3 * jr.normal(key, (20, 4))
     assert learner.w is not None
     plain = jax.vmap(learner.w)(z)
@@ -297,19 +296,17 @@ def test_a_relu_gate_never_closes_below_a_half(task, key):
 
 @pytest.mark.parametrize("adapted", ["codes", "mean"])
 def test_without_inner_steps_it_is_irrelevant_what_they_would_move(adapted, task, key):
-    still = dataclasses.replace(PAPER, inner=InnerLoop(inner_steps=0))
+    still = changed(PAPER, inner=InnerLoop(inner_steps=0))
     want, got = (
         predict_query(build(config, key), task, 3, key).components.mean()
-        for config in (still, dataclasses.replace(still, adapted=adapted))
+        for config in (still, changed(still, adapted=adapted))
     )
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def test_codes_are_moved_beside_ungated_weights(task, key):
     """One step by hand: weights with their rate and clamp, h and the gate's logits with their own."""
-    config = dataclasses.replace(
-        PAPER, adapted="codes", code_lr=0.4, code_clamp=0.02, inner=InnerLoop(inner_lr=0.1, inner_steps=1)
-    )
+    config = changed(PAPER, adapted="codes", code_lr=0.4, code_clamp=0.02, inner=InnerLoop(inner_lr=0.1, inner_steps=1))
     learner = build(config, key)
     p_z = learner.task_distribution(task.support)
     codes = learner._codes(p_z.mu + p_z.sigma * jr.normal(jr.split(key, 1)[0], (4,)), task.support)
@@ -336,7 +333,7 @@ def test_redraw_has_its_own_noise_in_each_step(key):
 
 @pytest.mark.parametrize(("form", "top"), [("softplus", np.inf), ("sigmoid", 1.0)])
 def test_sigma_has_its_floor_and_form(form, top, task, key):
-    learner = build(dataclasses.replace(PAPER, std_form=form, z_hidden=()), key)
+    learner = build(changed(PAPER, std_form=form, z_hidden=()), key)
     assert learner.phi.sigma is not None
     raw = np.asarray(learner.phi.sigma(learner.phi.embed(_pairs(task), task.support.weight)), dtype=float)
     squashed = np.log1p(np.exp(raw)) if form == "softplus" else 1 / (1 + np.exp(-raw))
@@ -349,8 +346,8 @@ def test_sigma_has_its_floor_and_form(form, top, task, key):
 @pytest.mark.parametrize(("form", "start"), [("softplus", 0.25), ("sigmoid", 0.25), ("softplus", 900.0)])
 def test_sigma_starts_where_it_is_told(form, start, task, key):
     """Where the codes of the pairs are 0, sigma is the start; the mean of z does not know of it."""
-    settings = dataclasses.replace(PAPER, std_form=form, z_hidden=())
-    far, near = (c.build(SPEC, key=key) for c in (settings, dataclasses.replace(settings, std_start=start)))
+    settings = changed(PAPER, std_form=form, z_hidden=())
+    far, near = (c.build(SPEC, key=key) for c in (settings, changed(settings, std_start=start)))
     nothing = jnp.zeros((3, _pairs(task).shape[1])), jnp.ones(3)  # the pair encoder has no bias at the start
     np.testing.assert_allclose(near.phi(*nothing).sigma, start, rtol=1e-5)
     np.testing.assert_allclose(
@@ -370,7 +367,7 @@ def test_sigma_starts_where_it_is_told(form, start, task, key):
 )
 def test_a_start_of_sigma_that_it_cannot_have_is_refused(form, start, message, key):
     with pytest.raises(SettingError, match=re.escape(message)):
-        build(dataclasses.replace(PAPER, std_form=form, std_start=start), key)
+        build(changed(PAPER, std_form=form, std_start=start), key)
 
 
 @pytest.mark.parametrize(
@@ -383,14 +380,14 @@ def test_a_start_of_sigma_that_it_cannot_have_is_refused(form, start, message, k
 )
 def test_rates_and_bounds_that_make_no_sense_are_refused(changes, message, key):
     with pytest.raises(SettingError, match=re.escape(message)):
-        dataclasses.replace(PAPER, **changes).build(SPEC, key=key)
+        changed(PAPER, **changes).build(SPEC, key=key)
 
 
 def test_the_deterministic_form_has_no_sigma_to_start(key):
-    settings = dataclasses.replace(PAPER, stochastic=False)
-    assert build(dataclasses.replace(settings, std_start=0.2), key).phi.sigma is None
+    settings = changed(PAPER, stochastic=False)
+    assert build(changed(settings, std_start=0.2), key).phi.sigma is None
     with pytest.raises(SettingError, match=re.escape("--std-start must be above 0.1; got 0.05")):
-        build(dataclasses.replace(settings, std_start=0.05), key)
+        build(changed(settings, std_start=0.05), key)
 
 
 def _pairs(task: Task):
@@ -410,8 +407,8 @@ def test_h_cannot_join_a_layer_that_is_not_there(key):
         Learner(2, (4,), 1, h_size=2, h_layer=2, key=key)
 
 
-QUICK = dataclasses.replace(PAPER, hidden=(8,), inner=InnerLoop(inner_lr=0.1, inner_steps=1))
-MIXTURE = dataclasses.replace(QUICK, prior_draws=3)
+QUICK = changed(PAPER, hidden=(8,), inner=InnerLoop(inner_lr=0.1, inner_steps=1))
+MIXTURE = changed(QUICK, prior_draws=3)
 LEARNED = TaskSpec((2,), 1, noise="learned", noise_std=0.5)
 PREDICTED = TaskSpec((2,), 1, noise="predicted", noise_std=0.5)
 MIXTURE_SPECS = {
@@ -501,7 +498,7 @@ def test_query_targets_only_score_a_mixture(key):
 
 
 def test_a_mixture_of_one_is_the_plain_log_likelihood(key):
-    learner = build(dataclasses.replace(QUICK, prior_draws=1), key, PREDICTED)
+    learner = build(changed(QUICK, prior_draws=1), key, PREDICTED)
     task = with_garbage(small_task(PREDICTED, key=jr.fold_in(key, 1)))
     loss, metrics, prediction = loss_and_prediction(learner, task, 1, key)
     np.testing.assert_allclose(loss, -log_densities(prediction, task.query.y).mean(), rtol=1e-5)
@@ -513,19 +510,19 @@ def test_a_mixture_of_one_is_the_plain_log_likelihood(key):
     [
         ({"prior_draws": 0}, LEARNED, "--prior-draws must be at least 1; got 0"),
         ({"prior_draws": 2, "stochastic": False}, LEARNED, "--prior-draws needs a stochastic z"),
-        ({"prior_draws": 2}, SPEC, "choose --noise-model learned, predicted or fixed"),
+        ({"prior_draws": 2}, SPEC, "choose --noise-model fixed, learned, predicted, student, mixture"),
     ],
     ids=["none", "deterministic", "residual"],
 )
 def test_a_mixture_that_cannot_be_is_refused(changes, spec, message, key):
     with pytest.raises(SettingError, match=message):
-        dataclasses.replace(QUICK, **changes).build(spec, key=key)
+        changed(QUICK, **changes).build(spec, key=key)
 
 
 @pytest.mark.parametrize("adapted", ["knowledge", "mean"])
 def test_predicted_noise_has_no_say_in_the_adapted_mean(adapted, key):
     """The support moves what the means need; the weights of the noise are never moved themselves."""
-    learner = build(dataclasses.replace(QUICK, adapted=adapted), key, PREDICTED)
+    learner = build(changed(QUICK, adapted=adapted), key, PREDICTED)
     task = small_task(PREDICTED, key=jr.fold_in(key, 1))
 
     @eqx.filter_jit

@@ -1,8 +1,8 @@
 """ST-MAML's form for images: what its encoder reads, what its gate scales, and the starts beyond the paper."""
 
 import dataclasses
-import json
 from importlib.resources import files
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -15,15 +15,17 @@ from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
 from stmaml.methods import METHODS, st_maml
 from stmaml.methods.base import image_features, predict, settle
+from stmaml.methods.st_maml import PROTO_SCALE
 from stmaml.nets.conv import Conv, ConvLearner
 from stmaml.nets.gate import Gate
-from stmaml.runs import from_dict
+from stmaml.runs import Run, from_dict
 from stmaml.tasks import Examples, TaskSpec
+from tests.changed import changed
 
 SPEC = TaskSpec((8, 8, 2), 3, target="class")
 STILL = InnerLoop(inner_steps=0)
-CONFIG = st_maml.Config(
-    conv=Conv(channels=4, conv_blocks=1), encoder=(8, 8), z_hidden=(), z_size=4, h_size=3, inner=STILL
+CONFIG = changed(
+    st_maml.Config(), conv=Conv(channels=4, conv_blocks=1), encoder=(8, 8), z_hidden=(), z_size=4, h_size=3, inner=STILL
 )
 
 
@@ -33,13 +35,13 @@ def support():
 
 
 def build(**changes) -> st_maml.STMAML:
-    return eqx.filter_jit(dataclasses.replace(CONFIG, **changes).build)(SPEC, key=jr.key(0))
+    return eqx.filter_jit(changed(CONFIG, **changes).build)(SPEC, key=jr.key(0))
 
 
 def test_sizes_are_those_of_the_paper():
     """Two blocks of 6 channels, 21 by 21, the label appended; a gate on every input of the last layer."""
     spec = TaskSpec((84, 84, 3), 5, target="class")
-    config = st_maml.Config(encoder=(128, 128), z_size=128, h_size=32, z_hidden=())
+    config = changed(st_maml.Config(), encoder=(128, 128), z_size=128, h_size=32, z_hidden=())
     learner = eqx.filter_eval_shape(config.build, spec, key=jr.key(0))
     assert learner.image is not None
     assert learner.w is not None
@@ -109,7 +111,7 @@ def test_a_head_of_prototypes_compares_distances_under_the_gate(tailor, support)
         gate = 1 / (1 + np.exp(-np.asarray(learner.w(learner.task_distribution(support).mu), dtype=float)))
     own = features @ (gate[:, None] * np.asarray(learner.theta.head.weight)) + np.asarray(learner.theta.head.bias)
     gaps = (gate * np.square(features[:, None] - means)).sum(-1)
-    want = own - st_maml.PROTO_SCALE * gaps
+    want = own - PROTO_SCALE * gaps
     got = np.log(np.asarray(eqx.filter_jit(predict)(learner, support, support.x, num_samples=1, key=jr.key(0)).mean))
     want = want - want.mean(1, keepdims=True)
     np.testing.assert_allclose(got - got.mean(1, keepdims=True), want, rtol=1e-3, atol=1e-3)
@@ -122,12 +124,13 @@ def test_a_head_of_prototypes_compares_distances_under_the_gate(tailor, support)
         ({"reads": "prototypes"}, TaskSpec((8, 8, 1), 1), "need images with class labels"),
         ({"proto_head": True, "adapted": "codes"}, SPEC, "needs --adapted knowledge"),
         ({"reads": "prototypes", "gate": "set-mlp"}, SPEC, "choose another --gate"),
-        ({"cross_attention": 1}, SPEC, "leave it out for images"),
+        ({"h_layer": 1}, SPEC, "so --h-layer must be 0; got 1"),
+        ({"gate_hidden": (8,)}, SPEC, "--gate-hidden is for --gate set-mlp; got affine"),
     ],
 )
 def test_settings_that_do_not_go_together(changes, spec, match):
     with pytest.raises(SettingError, match=match):
-        dataclasses.replace(CONFIG, **changes).build(spec, key=jr.key(0))
+        changed(CONFIG, **changes).build(spec, key=jr.key(0))
 
 
 def test_gates_leave_scale_and_shift_alone(key):
@@ -159,7 +162,7 @@ def test_settings_saved_before_there_were_images_still_load(name):
 
 
 def test_the_settings_of_the_pretrained_weights_still_load():
-    config = json.loads((files("stmaml") / "pretrained/regression2d/config.json").read_text())
+    config = Run(Path(str(files("stmaml") / "pretrained/regression2d"))).config()
     settings = from_dict(METHODS[config["method"]["name"]], config["method"]["settings"])
     assert isinstance(settings, st_maml.Config)
     assert settings.conv == Conv()

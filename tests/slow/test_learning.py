@@ -4,7 +4,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from stmaml.benchmarks.base import freeze
+from stmaml.benchmarks.sources import freeze
 from stmaml.evaluation import evaluate
 from stmaml.experiments import create_runs, train_runs
 from stmaml.metrics import paired_difference
@@ -16,11 +16,13 @@ pytestmark = pytest.mark.slow
 
 def test_st_maml_beats_maml_and_the_support_mean_on_six_families(tmp_path):
     """On 300 new tasks, after 3,000 steps each: by more than two standard errors of the paired difference."""
-    tasks = freeze(recipe("regression2d", "maml").benchmark_settings.open().test, 300, seed=9, name="learning")
+    benchmark = recipe("regression2d", "maml").benchmark_settings.open()
+    tasks = freeze(benchmark.test, 300, seed=9)
     errors = {}
-    for cell in cells("regression2d", Budget(3000, 1, 300), task={}, only=("maml", "st-maml")):
+    for cell in cells("regression2d", benchmark, Budget(3000, 1, 300), only=("maml", "st-maml")):
         assert isinstance(cell, Cell)
-        learner = train_runs(create_runs(cell.experiment, tmp_path / cell.name, [0]))[0]
+        runs = create_runs(cell.experiment, benchmark, tmp_path / cell.name, [0])
+        (learner,) = train_runs(runs, cell.experiment, benchmark)
         errors[cell.name] = evaluate(learner, tasks, num_samples=5, key=jr.key(0)).values["mse"]
     batch = tasks.batch.tasks
     mean = np.asarray(batch.support.y).mean(1, keepdims=True)

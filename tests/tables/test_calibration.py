@@ -2,35 +2,54 @@
 
 import json
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
+from stmaml.metrics import score_task
+from stmaml.outcomes import CategoricalOutcome, NormalOutcome
+from stmaml.prediction import Prediction
+from stmaml.tables import calibration
+from stmaml.tables.aftercare import Judge
 from stmaml.tables.calibration import (
     LEVELS,
     SET_LEVELS,
     TEMPERATURES,
     Calibration,
+    Recalibration,
     best_temperature,
-    class_nll,
     class_sets,
     conformal_floors,
     conformal_scores,
     coverage_spread,
     free_rows,
-    mixture_quantile,
-    mixture_score,
     normal_score,
-    real_nll,
-    soften,
-    spread_by,
-    student_score,
 )
+from stmaml.tables.heldout import Raw
+from stmaml.tasks import Examples
 from tests.table_data import draw
 
 LOC = np.array([[0.0, 1.0, -2.0], [1.0, 1.5, 3.0]], dtype=np.float32)
 SCALE = np.array([[1.0, 0.2, 0.5], [0.5, 0.3, 2.0]], dtype=np.float32)
+
+
+def mixture(temperature: float = 1.0) -> Prediction:
+    normals = NormalOutcome(jnp.array(LOC)[..., None], jnp.array(SCALE)[..., None])
+    return Prediction(normals).tempered(jnp.float32(temperature))
+
+
+@eqx.filter_jit
+def quantiles_of_a_normal(finish: Recalibration, levels):
+    standard = Prediction(NormalOutcome(jnp.zeros((1, 1, 1)), jnp.ones((1, 1, 1))))
+    return finish(standard).quantiles(levels)[:, 0, 0]
+
+
+def scores_at(calibration: Calibration, shots: int, levels) -> np.ndarray:
+    """The normal scores of recalibrated quantiles, found through a prediction that is standard normal itself."""
+    return np.asarray(quantiles_of_a_normal(calibration.at(shots), jnp.asarray(levels, dtype=jnp.float32)))
 
 
 def mixture_cdf(y):
@@ -41,56 +60,102 @@ def test_the_normal_score_is_that_of_the_mixtures_distribution_function():
     for shift in (-1.5, 0.0, 2.0):
         y = LOC.mean(0) + np.float32(shift)
         expected = stats.norm.ppf(mixture_cdf(y))
-        np.testing.assert_allclose(mixture_score(jnp.array(LOC), jnp.array(SCALE), jnp.array(y)), expected, atol=2e-4)
+        np.testing.assert_allclose(mixture().normal_scores(jnp.array(y)[:, None])[:, 0], expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("side", [-1.0, 1.0])
 def test_far_targets_keep_their_scores_in_both_tails(side):
-    loc, scale = jnp.zeros((2, 1)), jnp.ones((2, 1))
+    same = Prediction(NormalOutcome(jnp.zeros((2, 1, 1)), jnp.ones((2, 1, 1))))
     for z in (4.0, 8.0, 11.0):
-        np.testing.assert_allclose(mixture_score(loc, scale, jnp.array([side * z])), [side * z], rtol=1e-3)
+        np.testing.assert_allclose(same.normal_scores(jnp.array([[side * z]])), [[side * z]], rtol=1e-3)
 
 
 def test_a_quantile_is_where_the_distribution_function_reaches_its_level():
     for level in (0.001, 0.02, 0.5, 0.9, 0.999):
-        score = jnp.float32(stats.norm.ppf(level))
-        y = np.asarray(mixture_quantile(jnp.array(LOC), jnp.array(SCALE), score), dtype=float)
+        scores = jnp.array([stats.norm.ppf(level)], dtype=jnp.float32)
+        y = np.asarray(mixture().at_scores(scores), dtype=float)[0, :, 0]
         np.testing.assert_allclose(mixture_cdf(y), level, atol=1e-5)
 
 
 def test_a_temperature_stretches_the_mixture_about_its_mean():
-    loc, scale = spread_by(jnp.array(LOC), jnp.array(SCALE), jnp.float32(3.0))
-    np.testing.assert_allclose(loc.mean(0), LOC.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(loc.std(0), 3 * LOC.std(0), rtol=1e-5)
-    np.testing.assert_allclose(scale, 3 * SCALE, rtol=1e-6)
+    wide = mixture(3.0)
+    np.testing.assert_allclose(wide.mean[:, 0], LOC.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(wide.task_std[:, 0], 3 * LOC.std(0), rtol=1e-5)
+    np.testing.assert_allclose(wide.noise_std[:, 0], 3 * np.sqrt(np.square(SCALE).mean(0)), rtol=1e-5)
 
 
-def test_the_log_score_of_a_group_is_that_of_scipy_but_for_a_constant():
-    y, weight = np.array([0.3, 1.2, 0.0], dtype=np.float32), np.array([1.0, 1.0, 0.0], dtype=np.float32)
-    found = real_nll(jnp.array(LOC), jnp.array(SCALE), jnp.array(y), jnp.array(weight), jnp.float32(1.0))
-    density = stats.norm.pdf(y, LOC, SCALE).mean(0)
-    np.testing.assert_allclose(found + np.log(2 * np.pi) / 2, -np.log(density[:2]).mean(), rtol=1e-5)
+def raw_of(prediction: Prediction, y: np.ndarray, weight: np.ndarray) -> Raw:
+    """One task's predictions."""
+    query = Examples(jnp.zeros((len(y), 1)), jnp.asarray(y), jnp.asarray(weight, dtype=jnp.float32))
+    return Raw(*jax.tree.map(lambda leaf: leaf[None], (prediction, query)))
+
+
+def test_the_log_score_of_a_group_is_that_of_scipy_at_each_temperature():
+    y = np.array([0.3, 1.2, 0.0], dtype=np.float32)
+    found = raw_of(mixture(), y[:, None], np.array([1.0, 1.0, 0.0])).nll()[0]
+    middle = LOC.mean(0)
+    for place in (0, 24, 60):
+        t = TEMPERATURES[place]
+        density = stats.norm.pdf(y, middle + t * (LOC - middle), t * SCALE).mean(0)
+        np.testing.assert_allclose(found[place], -np.log(density[:2]).mean(), rtol=1e-4)
 
 
 def test_softening_divides_log_odds():
     p = jnp.array([[0.8, 0.2], [0.5, 0.5]])
-    softened = np.asarray(soften(p, jnp.float32(2.0)))
+    raw = raw_of(Prediction(CategoricalOutcome(jnp.log(p)[None])), np.array([1, 0]), np.array([1.0, 0.0]))
+    softened = raw.probabilities(2.0)[0]
     np.testing.assert_allclose(np.log(softened[0, 0] / softened[0, 1]), np.log(4) / 2, rtol=1e-5)
     np.testing.assert_allclose(softened[1], [0.5, 0.5], rtol=1e-6)
-    nll = class_nll(p, jnp.array([1, 0]), jnp.array([1.0, 0.0]), jnp.float32(1.0))
-    np.testing.assert_allclose(nll, -np.log(0.2), rtol=1e-5)
+    np.testing.assert_allclose(raw.of_truth(2.0)[0], softened[[0, 1], [1, 0]])
+    place = int(np.abs(TEMPERATURES - 1).argmin())
+    odds = 4 ** (1 / TEMPERATURES[place])
+    np.testing.assert_allclose(raw.nll()[0, place], np.log(1 + odds), rtol=1e-5)
 
 
 def test_the_best_temperature_is_the_ratio_of_true_and_claimed_spread():
-    draws = draw(stats.norm, size=(400, 1, 1), random_state=0).astype(np.float32) * 3
-    loc, scale, weight = jnp.zeros((1, 1)), jnp.full((1, 1), 1.5), jnp.ones(1)
-    nll = [
-        [real_nll(loc, scale, jnp.array(y[0]), weight, jnp.float32(t)) for t in TEMPERATURES[::6]] for y in draws[:40]
-    ]
-    assert np.isfinite(np.array(nll)).all()
-    exact = np.square(draws[:, 0] / 1.5 / TEMPERATURES[None]) / 2 + np.log(TEMPERATURES)[None]
-    np.testing.assert_allclose(np.array(nll), exact[:40, ::6] + np.log(1.5), rtol=1e-4)
+    draws = draw(stats.norm, size=(400, 1), random_state=0).astype(np.float32) * 3
+    exact = np.square(draws / 1.5 / TEMPERATURES[None]) / 2 + np.log(TEMPERATURES)[None]
+    one = Prediction(NormalOutcome(jnp.zeros((1, 1, 1)), jnp.full((1, 1, 1), 1.5)))
+    found = raw_of(one, draws[:1], np.ones(1)).nll()
+    np.testing.assert_allclose(found, exact[:1] + np.log(1.5) + np.log(2 * np.pi) / 2, rtol=1e-4)
     assert best_temperature(exact) == pytest.approx(2.0, rel=0.08)
+
+
+def test_what_users_get_is_scored_as_any_prediction_is():
+    """Coverage and width of recalibrated quantiles; error, density and CRPS of the tempered mixture."""
+    row = conformal_scores(groups_of_scores(60, 20, seed=4), np.ones((60, 20)), 60)
+    finish = Calibration((5,), (1.5,), (row,), 60).at(5)
+    y = np.array([0.3, 1.2, -2.5], dtype=np.float32)[:, None]
+    query, wide = Examples(jnp.zeros((3, 1)), jnp.asarray(y), jnp.ones(3)), mixture(1.5)
+    scores = eqx.filter_jit(Judge(finish))(mixture(), query)
+    low, high = row[LEVELS.index(0.05)], row[LEVELS.index(0.95)]
+    within = np.asarray(wide.normal_scores(jnp.array(y)))
+    width = np.diff(wide.at_scores(jnp.array([low, high])), axis=0)[0]
+    np.testing.assert_allclose(scores["coverage90"], ((within >= low) & (within <= high)).mean(), rtol=1e-6)
+    np.testing.assert_allclose(scores["width90"], width.mean(), rtol=1e-5)
+    plain = score_task(wide, jnp.array(y), jnp.ones(3))
+    for name in ("mse", "nll", "crps"):
+        np.testing.assert_allclose(scores[name], plain[name], rtol=1e-5)
+    before, after, size = scores["held"][-3:]  # of the 90 % interval
+    np.testing.assert_allclose(after, scores["coverage90"], rtol=1e-6)
+    np.testing.assert_allclose(size, width.mean(), rtol=1e-5)
+    level = mixture_cdf(y[:, 0])
+    np.testing.assert_allclose(before, ((level >= 0.05) & (level <= 0.95)).mean(), rtol=1e-6)
+
+
+def test_sets_are_judged_by_hand():
+    """Whether they hold the class and how large they are; the log-score before and after softening."""
+    p = jnp.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
+    floors = tuple(0.5 if level < 0.85 else 0.25 for level in SET_LEVELS)  # at 80 and at 90 %
+    finish = Calibration((5,), (2.0,), (), 60, (floors,)).at(5)
+    query = Examples(jnp.zeros((2, 1)), jnp.array([0, 1]), jnp.ones(2))
+    scores = Judge(finish)(Prediction(CategoricalOutcome(jnp.log(p)[None])), query)
+    soft = np.sqrt(p) / np.sqrt(p).sum(1, keepdims=True)
+    inside = {floor: (soft >= floor) | (soft == soft.max(1, keepdims=True)) for floor in (0.5, 0.25)}
+    assert [inside[floor].sum() for floor in (0.5, 0.25)] == [2, 4]
+    parts = [part for held in inside.values() for part in (held[[0, 1], [0, 1]].mean(), held.sum(1).mean())]
+    np.testing.assert_allclose(scores["held"], [-np.log([0.7, 0.3]).mean(), *parts], rtol=1e-5)
+    np.testing.assert_allclose(scores["nll"], -np.log(soft[[0, 1], [0, 1]]).mean(), rtol=1e-5)
 
 
 def groups_of_scores(num_groups: int, rows: int, seed: int, scale: float = 1.7) -> np.ndarray:
@@ -111,7 +176,7 @@ def test_central_intervals_hold_on_new_groups_where_plain_ones_fail(nominal):
     for seed in range(60):
         scores = groups_of_scores(60, 20, seed=2 * seed)
         row = conformal_scores(scores, np.ones_like(scores), 60)
-        low, high = Calibration((5,), (1.0,), (row,), 60).scores_at(np.array([5]), ends)[0]
+        low, high = scores_at(Calibration((5,), (1.0,), (row,), 60), 5, ends)
         held.append(((new >= low) & (new <= high)).mean())
     assert nominal - 0.005 < np.mean(held) < nominal + 0.02
 
@@ -199,7 +264,7 @@ def test_tails_thinner_than_a_group_are_never_nearer_than_students():
 
 def test_quantiles_of_student_are_those_of_scipy():
     for freedom in (1, 2, 7, 18, 200):
-        np.testing.assert_allclose(student_score(np.array(LEVELS), freedom), stats.t.ppf(LEVELS, freedom), atol=2e-4)
+        np.testing.assert_allclose(calibration._student_levels(freedom), stats.t.ppf(LEVELS, freedom), atol=2e-4)
 
 
 def test_coverage_strays_as_the_beta_distribution_of_split_conformal_prediction():
@@ -219,24 +284,22 @@ def test_large_groups_count_no_more_than_small_ones():
 
 def test_levels_rise_and_go_on_beyond_the_last_one_fitted():
     row = conformal_scores(groups_of_scores(40, 10, seed=3), np.ones((40, 10)), 40)
-    calibration = Calibration((5,), (1.0,), (row,), 40)
-    found = calibration.scores_at(np.array([5]), np.array([0.0005, 0.005, 0.1, 0.5, 0.9, 0.995, 0.9995]))[0]
+    found = scores_at(Calibration((5,), (1.0,), (row,), 40), 5, [0.0005, 0.005, 0.1, 0.5, 0.9, 0.995, 0.9995])
     assert (np.diff(found) >= 0).all()
     gap = stats.norm.ppf(0.9995) - stats.norm.ppf(0.995)
     np.testing.assert_allclose(found[-1] - found[-2], gap, rtol=1e-3)
 
 
 def test_between_shot_counts_it_goes_straight_in_the_logarithm():
-    calibration = Calibration(
-        (0, 3, 15), (4.0, 2.0, 1.0), ((1.0,) * len(LEVELS), (0.0,) * len(LEVELS), (2.0,) * len(LEVELS))
-    )
-    found = calibration.temperature_at(np.array([0, 1, 3, 7, 15, 100]))
+    made = Calibration((0, 3, 15), (4.0, 2.0, 1.0), ((1.0,) * len(LEVELS), (0.0,) * len(LEVELS), (2.0,) * len(LEVELS)))
+    found = made.at(np.array([0, 1, 3, 7, 15, 100])).temperature
     np.testing.assert_allclose(found, [4.0, 2 * 2**0.5, 2.0, 2**0.5, 1.0, 1.0], rtol=1e-5)
-    np.testing.assert_allclose(calibration.scores_at(np.array([1, 7]), np.array([0.5]))[:, 0], [0.5, 1.0], atol=1e-5)
+    middle = np.asarray(made.at(np.array([1, 7])).scores)[:, LEVELS.index(0.5)]
+    np.testing.assert_allclose(middle, [0.5, 1.0], atol=1e-5)
 
 
 def test_without_fitted_scores_levels_are_those_of_the_normal():
-    plain = Calibration((0,), (1.0,)).scores_at(np.array([3]), np.array([0.05, 0.5, 0.95]))[0]
+    plain = scores_at(Calibration((0,), (1.0,)), 3, [0.05, 0.5, 0.95])
     np.testing.assert_allclose(plain, stats.norm.ppf([0.05, 0.5, 0.95]), atol=1e-5)
     np.testing.assert_allclose(normal_score(np.array(LEVELS)), stats.norm.ppf(LEVELS), atol=1e-4)
 
@@ -284,17 +347,17 @@ def test_sets_hold_on_new_groups_where_overconfident_probabilities_do_not(covera
         p, truth = drawn(60, 10, seed=3 * seed)
         of_truth = np.take_along_axis(p, truth[..., None], -1)[..., 0]
         row = conformal_floors(of_truth, np.ones_like(of_truth), 60)
-        calibration = Calibration((5,), (1.0,), (), 60, (row,))
-        held.append(holds(new_p, new_truth, calibration.floor_at(np.array([5]), coverage)[0]))
+        made = Calibration((5,), (1.0,), (), 60, (row,))
+        held.append(holds(new_p, new_truth, float(made.at(5).floor(coverage))))
     assert coverage - 0.005 < np.mean(held) < coverage + 0.03
 
 
 def test_without_a_fit_every_class_is_in_the_set_and_floors_survive_json():
-    assert Calibration((0,), (1.0,)).floor_at(np.array([3]), 0.9)[0] == 0.0
+    assert Calibration((0,), (1.0,)).at(3).floor(0.9) == 0.0
     row = conformal_floors(np.linspace(0.05, 0.95, 40)[:, None], np.ones((40, 1)), 40)
     made = Calibration((2, 10), (1.0, 1.0), (), 40, (row, tuple(np.array(row) / 2)))
     assert Calibration.from_json(json.loads(json.dumps(made.to_json()))) == made
-    low, middle, high = made.floor_at(np.array([2, 5, 10]), 0.9)
+    low, middle, high = made.at(np.array([2, 5, 10])).floor(0.9)
     assert high == pytest.approx(low / 2)
     share = (np.log(6) - np.log(3)) / (np.log(11) - np.log(3))
     assert middle == pytest.approx(low + share * (high - low))

@@ -20,14 +20,17 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from stmaml import FewShotClassifier, FewShotRegressor, estimators
+from stmaml import FewShotClassifier, FewShotRegressor
 from stmaml.errors import SourceError
+from stmaml.experiments import fresh
+from stmaml.recipes import Experiment
+from stmaml.tables import estimators
+from stmaml.tables.benchmark import Config, target_scaling, task_spec
 from stmaml.tables.calibration import Calibration
 from stmaml.tables.estimators import GROUP, TARGET
 from stmaml.tables.model import FewShotModel
 from stmaml.tables.novelty import Reference
 from stmaml.tables.schema import infer_schema
-from stmaml.tables.settings import Settings, build
 from tests.table_data import classes, lines, quick
 
 
@@ -37,12 +40,12 @@ def clone(estimator: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(estimators, "default_settings", small)
+    monkeypatch.setattr(estimators, "table_recipe", small)
 
 
-def small(method: str, *, steps: int | None, seed: int, **_: Any) -> Settings:
+def small(table: Config, method: str, *, steps: int | None) -> Experiment:
     del method
-    return quick(steps or 80, seed=seed)
+    return quick(steps or 80, table)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,7 @@ def table() -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def regressor(table) -> FewShotRegressor:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimators, "default_settings", small)
+        patch.setattr(estimators, "table_recipe", small)
         return FewShotRegressor(shots=6, min_query=2).meta_fit(
             table.select("x").to_numpy(), table["y"].to_numpy(), table["shop"].to_numpy()
         )
@@ -150,8 +153,7 @@ def test_every_random_state_of_scikit_learn_will_do(regressor, group, state):
 
 def test_a_state_gives_meta_fit_a_seed(table, monkeypatch):
     seen = []
-    monkeypatch.setattr(estimators, "train", lambda prepared, settings: seen.append(settings.seed))
-    monkeypatch.setattr(estimators, "finish", lambda *_: None)
+    monkeypatch.setattr(estimators, "fit_frame", lambda frame, recipe, seed: seen.append(seed))
     state = np.random.RandomState(3)
     made = FewShotRegressor(shots=6, min_query=2)
     for random_state in (state, state, 5):
@@ -333,11 +335,11 @@ class _Untrained:
             labelled = frame.with_columns(pl.Series(GROUP, ["one"] * frame.height), self._learn_labels(y))
             every = np.ones(frame.height, dtype=bool)
             schema = infer_schema(labelled, GROUP, TARGET, train=every, kind=self._kind)
-            settings = quick()
+            experiment = quick()
             nothing = np.zeros((1, 1))
             reference = NoReference(np.array([1]), nothing, nothing[None], nothing, np.zeros(1))
-            learner = build(schema, settings)
-            self.meta_model_ = FewShotModel(schema, settings, learner, Calibration((0,), (1.0,)), reference)
+            learner = fresh(experiment, task_spec(schema), target_scaling(schema))
+            self.meta_model_ = FewShotModel(schema, experiment, learner, Calibration((0,), (1.0,)), reference)
             self._remember(frame, X)
         return super().fit(X, y)  # pyright: ignore[reportAttributeAccessIssue]
 

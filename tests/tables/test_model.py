@@ -15,48 +15,49 @@ import pytest
 from scipy import stats
 from threadpoolctl import threadpool_info
 
+from stmaml import experiments
 from stmaml.baselines import Boosting, BoostingConfig, support_mean
+from stmaml.benchmarks.base import Benchmark
+from stmaml.conditions import Conditions
 from stmaml.errors import RunError, SettingError, SourceError
-from stmaml.experiments import TEST_SEED
+from stmaml.experiments import describe, experiment_of, fresh, load_experiment, train_once, train_runs
 from stmaml.methods import METHODS
-from stmaml.runs import Run
+from stmaml.progress import Told, listening
+from stmaml.recipes import recipe
+from stmaml.runs import Run, read_json, write_json
 from stmaml.tables import adapted as adapted_module
+from stmaml.tables import aftercare, scoring
+from stmaml.tables import benchmark as benchmark_module
 from stmaml.tables import model as model_module
-from stmaml.tables import scoring
 from stmaml.tables.adapted import load_adapted
-from stmaml.tables.answers import level_name
-from stmaml.tables.calibration import LEVELS
+from stmaml.tables.answers import Collected, level_name
+from stmaml.tables.benchmark import Config, open_frame
+from stmaml.tables.calibration import LEVELS, SET_LEVELS, Calibration, caution
 from stmaml.tables.columns import Numeric
-from stmaml.tables.fitting import TableConfig, finish, held_out, prepare, train
-from stmaml.tables.folder import Files, create, reopen
-from stmaml.tables.groups import Sizes
-from stmaml.tables.model import FewShotModel, load_model
-from stmaml.tables.scoring import score, verdict
-from stmaml.tables.settings import build, default_settings
+from stmaml.tables.model import FewShotModel, fit_frame, load_model
+from stmaml.tables.schema import Schema, Target
+from stmaml.tables.scoring import score_table, verdict
+from stmaml.tables.settings import table_recipe
 from stmaml.training import Interrupted
-from tests.table_data import SMALL_STMAML, classes, draw, lines, quick
+from tests.table_data import TABLE, classes, draw, lines, opened, quick, run_of, schema_in, split_of, trained
 
-TABLE = TableConfig("shop", "y", sizes=Sizes(shots=10, query_size=6, min_query=2))
-
-
-@pytest.fixture(scope="module")
-def prepared():
-    return prepare(lines(2000, 16, seed=300), TABLE, quick())
+MANY = lines(2000, 16, seed=300)
 
 
 @pytest.fixture(scope="module")
-def model(prepared) -> FewShotModel:
-    settings = quick(200)
-    return finish(prepared, settings, train(prepared, settings))
+def fitted(tmp_path_factory) -> tuple[Run, Benchmark]:
+    return trained(tmp_path_factory.mktemp("fitted"), MANY, quick(200))
+
+
+@pytest.fixture(scope="module")
+def model(fitted) -> FewShotModel:
+    return load_model(fitted[0].folder)
 
 
 @pytest.fixture(scope="module")
 def st_maml() -> FewShotModel:
     """Hardly trained, but with a z and an inner loop."""
-    settings = quick(20, method="st-maml")
-    settings = replace(settings, learner=SMALL_STMAML)
-    ready = prepare(lines(60, 16), TABLE, settings)
-    return finish(ready, settings, train(ready, settings))
+    return fit_frame(lines(60, 16), quick(20, method="st-maml"))
 
 
 @pytest.fixture(scope="module")
@@ -66,72 +67,97 @@ def new() -> tuple[pl.DataFrame, pl.DataFrame]:
     return frame.filter(pl.col("n") < 5), frame.filter(pl.col("n") >= 5).sort("x")
 
 
+@pytest.mark.slow  # test_cli_tables fits and predicts with both in the quick tests
+@pytest.mark.parametrize("noise_model", ["student", "mixture"])
+def test_other_noise_models_predict_a_table_with_heavy_tails(noise_model, new, tmp_path, monkeypatch):
+    monkeypatch.setattr(aftercare, "CALIBRATION_TASKS", 20)
+    monkeypatch.setattr(benchmark_module, "TEST_TASKS", 20)
+    frame = lines(60, 16)
+    frame = frame.with_columns(pl.col("y") + pl.Series(draw(stats.t, 2.5, size=frame.height, random_state=9)))
+    run, benchmark = trained(tmp_path, frame, quick(20, noise_model=noise_model))
+    heavy = load_model(run.folder)
+    answer = heavy.predict(new[1], new[0]).frame
+    quantiles = answer.select("q05", "q10", "q25", "q50", "q75", "q90", "q95").to_numpy()
+    assert np.isfinite(quantiles).all()
+    assert (np.diff(quantiles, axis=1) >= 0).all()
+    assert np.isfinite(answer["std"].to_numpy()).all()
+    assert np.isfinite(heavy.sample(new[1].head(3), new[0].head(5), 4)).all()
+    own = score_table(run, benchmark, baselines=())["scores"]["10"]["cnp"]
+    assert np.isfinite([own[name]["mean"] for name in ("nll", "crps", "coverage90", "width90")]).all()
+
+
+def test_a_noise_model_for_tables_is_one_there_is():
+    assert quick(noise_model="student").modelling.noise_model == "student"
+    with pytest.raises(SettingError, match="there is no noise model 'heavy'; choose one of: residual"):
+        quick(noise_model="heavy")
+
+
 def test_groups_are_split_and_small_ones_left_out():
     frame = pl.concat([lines(40, 16), lines(3, 5, prefix="tiny")])
-    ready = prepare(frame, TABLE, quick())
-    assert sorted(ready.split.skipped) == ["tiny 0", "tiny 1", "tiny 2"]
+    ready, split = opened(frame), split_of(frame)
+    assert sorted(split.skipped) == ["tiny 0", "tiny 1", "tiny 2"]
+    assert "; groups by 'shop': 28 to train, 6 to validate and calibrate, 6 to test; 3 skipped" in ready.notes[0]
     rows = {part: np.asarray(getattr(ready, part).x)[:, 0] for part in ("train", "val", "test")}
     assert sum(map(len, rows.values())) == 640
     assert len(np.unique(np.concatenate(list(rows.values())))) == 640
     by_name = frame.group_by("shop").agg(pl.col("y").mean())
     known = dict(by_name.iter_rows())
-    first = ready.val
-    expected = known[ready.split.val[1]]
+    first: Any = ready.val
+    expected = known[split.val[1]]
     start, count = int(first.start[1]), int(first.count[1])
     np.testing.assert_allclose(np.asarray(first.y)[start : start + count, 0].mean(), expected, rtol=1e-5)
 
 
 def test_scales_are_those_of_training_groups():
     frame = lines(40, 16)
-    ready = prepare(frame, TABLE, quick())
-    inside = frame.filter(pl.col("shop").is_in(list(ready.split.train)))
-    column = ready.schema.used[0]
+    schema = schema_in(opened(frame))
+    inside = frame.filter(pl.col("shop").is_in(list(split_of(frame).train)))
+    column = schema.used[0]
     assert isinstance(column, Numeric)
     assert column.mean == pytest.approx(inside["x"].to_numpy().mean())
-    assert ready.schema.target.mean == pytest.approx(inside["y"].to_numpy().mean())
-    assert ready.schema.target.std == pytest.approx(inside["y"].to_numpy().std())
+    assert schema.target.mean == pytest.approx(inside["y"].to_numpy().mean())
+    assert schema.target.std == pytest.approx(inside["y"].to_numpy().std())
 
 
 def test_rows_without_group_or_target_are_left_out_and_counted():
-    frame = lines(40, 18).with_columns(
-        pl.when(pl.int_range(pl.len()) % 18 == 0).then(None).otherwise("y").alias("y"),
-    )
-    assert prepare(frame, TABLE, quick()).notes == [
-        "40 of 720 rows have no 'shop' or no 'y' and are left out: rows 1, 19, 37, 55, 73 and others"
-    ]
+    frame = lines(40, 18).with_columns(pl.when(pl.int_range(pl.len()) % 18 == 0).then(None).otherwise("y").alias("y"))
+    said, few = "40 of 720 rows have no 'shop' or no 'y' and are left out: rows 1, 19, 37, 55, 73 and others", 6
+    assert opened(frame).notes[1:] == (said, *caution(few, is_class=False))
     with pytest.raises(SourceError, match="no row has both a 'shop' and a 'y'"):
-        prepare(frame.with_columns(pl.lit(None).cast(pl.Float64).alias("y")), TABLE, quick())
+        opened(frame.with_columns(pl.lit(None).cast(pl.Float64).alias("y")))
 
 
 def test_groups_and_classes_called_none_are_learnt_from():
     frame = lines(40, 16).with_columns(pl.col("shop").replace({"shop 0": "NA", "shop 1": "none", "shop 2": "-"}))
-    ready = prepare(frame, TABLE, quick())
-    assert {"NA", "none", "-"} <= {*ready.split.train, *ready.split.val, *ready.split.test}
-    assert ready.num_rows == frame.height
-    assert "'shop' has a group called 'NA' (16 rows)" in " ".join(ready.notes)
+    split = split_of(frame)
+    assert {"NA", "none", "-"} <= {*split.train, *split.val, *split.test}
+    notes = opened(frame).notes
+    assert notes[0].startswith("640 rows; ")
+    assert "'shop' has a group called 'NA' (16 rows)" in " ".join(notes)
     labelled = classes(40, 16).with_columns(pl.col("label").replace({"low": "none"}))
-    ready = prepare(labelled, replace(TABLE, target="label"), quick())
-    assert ready.schema.target.classes == ("high", "none")
-    assert ready.num_rows == labelled.height
+    ready = opened(labelled, replace(TABLE, target="label"))
+    assert schema_in(ready).target.classes == ("high", "none")
+    assert ready.notes[0].startswith("640 rows; ")
 
 
 def test_one_column_with_two_roles_is_refused_before_reading():
     with pytest.raises(SettingError, match="--features and --target must name different columns; both name 'y'"):
-        Files((Path("t.csv"),)).reading(replace(TABLE, features=("x", "y")))
+        Config(replace(TABLE, features=("x", "y")), ("t.csv",)).open()
 
 
 @pytest.mark.parametrize("role", ["shop", "y"])
 def test_a_group_or_target_of_a_type_that_cannot_be_used_is_told(role):
     frame = lines(40, 16).with_columns(pl.concat_list(role).alias(role))
     with pytest.raises(SourceError, match=f"column '{role}' is of type List, which cannot be used"):
-        prepare(frame, TABLE, quick())
+        opened(frame)
 
 
 def test_a_column_that_numbers_the_rows_is_pointed_out():
     frame = lines(40, 16).sort("shop").with_row_index("n", offset=1).with_columns(twice=2 * pl.col("n"))
-    assert prepare(frame, TABLE, quick()).notes == ["column 'n' seems to number the rows; leave it out with --drop n"]
+    assert opened(frame).notes[1] == "column 'n' seems to number the rows; leave it out with --drop n"
+    assert len(opened(frame).notes) == 3  # the groups, this, and that few calibrate
     shuffled = frame.drop("twice").sample(fraction=1.0, shuffle=True, seed=0)
-    assert prepare(shuffled, TABLE, quick()).notes == []
+    assert len(opened(shuffled).notes) == 2
 
 
 @pytest.mark.parametrize(
@@ -144,49 +170,54 @@ def test_a_column_that_numbers_the_rows_is_pointed_out():
 )
 def test_what_cannot_be_learnt_from_is_told(change, message):
     with pytest.raises(SourceError, match=message):
-        prepare(lines(40, 16), replace(TABLE, **change), quick())
+        opened(lines(40, 16), replace(TABLE, **change))
 
 
 def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path):
-    settings = quick(60)
-    ready = prepare(lines(40, 16), TABLE, settings)
-    whole = train(ready, settings)
-    files = Files((tmp_path / "t.csv",))
-    table_run = create(tmp_path / "run", files, TABLE, settings, ready)
+    experiment, benchmark = quick(60), opened(lines(40, 16))
+    whole = train_once(experiment, benchmark)
+    run = run_of(tmp_path / "run", experiment, benchmark)
     asked = iter([False, True])
     with pytest.raises(Interrupted):
-        train(ready, settings, run=table_run.run, should_stop=lambda: next(asked))
-    again = reopen(tmp_path / "run")
-    assert (again.table, again.settings, again.schema) == (TABLE, settings, ready.schema)
-    resumed = train(ready, again.settings, run=again.run)
+        train_runs([run], experiment, benchmark, should_stop=lambda: next(asked))
+    again = load_experiment(run)
+    assert again == replace(experiment, benchmark_settings=benchmark.settings)
+    (resumed,) = train_runs([run], again, benchmark)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_changed_table_is_noticed_on_resuming(tmp_path):
-    settings = quick()
+def test_a_changed_table_is_noticed(tmp_path):
     frame = lines(40, 16)
-    create(tmp_path / "run", Files((tmp_path / "t.csv",)), TABLE, settings, prepare(frame, TABLE, settings))
-    changed = prepare(frame.with_columns(pl.col("y") + 1), TABLE, settings)
-    with pytest.raises(RunError, match=r"t\.csv has changed since .*run was begun"):
-        reopen(tmp_path / "run").check_same(changed)
+    first: Any = open_frame(frame, Config(TABLE, (str(tmp_path / "t.csv"),))).settings
+    changed = frame.with_columns(pl.col("y") + 1)
+    assert open_frame(frame, first).settings == first
+    with pytest.raises(RunError, match=r"t\.csv has changed since it was first learnt from\. Restore it, or fit anew"):
+        open_frame(changed, first)
+    elsewhere = open_frame(changed, replace(first, data="other.csv"))  # a test on other rows, with the same scales
+    assert schema_in(elsewhere).to_json() == first.schema
+    assert elsewhere.conditions["table"] == "other.csv"
 
 
 def test_runs_that_cannot_predict_are_told(tmp_path):
-    settings = quick()
     with pytest.raises(RunError, match="there is no run folder"):
         load_model(tmp_path / "gone")
-    create(tmp_path / "run", Files((tmp_path / "t.csv",)), TABLE, settings, prepare(lines(40, 16), TABLE, settings))
+    run = run_of(tmp_path / "run", quick(), opened(lines(40, 16)))
     with pytest.raises(RunError, match=r"is not finished\. Go on with 'stmaml fit --resume"):
-        load_model(tmp_path / "run")
+        load_model(run.folder)
     with pytest.raises(RunError, match=r"already holds a run\. Go on with 'stmaml fit --resume"):
-        create(tmp_path / "run", Files(()), TABLE, settings, prepare(lines(40, 16), TABLE, settings))
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    del config["schema"]
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RunError, match="lacks or misnames 'schema'"):
-        reopen(tmp_path / "run")
-    Run(tmp_path / "other").create({"benchmark": {}})
+        run.check_free("fit")
+    config = read_json(run.config_path)
+    schema = config["benchmark"]["settings"].pop("schema")
+    write_json(run.config_path, config)
+    with pytest.raises(RunError, match="does not say what its columns hold"):
+        load_model(run.folder)
+    del schema["target"]
+    config["benchmark"]["settings"]["schema"] = schema
+    write_json(run.config_path, config)
+    with pytest.raises(RunError, match="lacks or misnames 'target'"):
+        load_model(run.folder)
+    Run(tmp_path / "other").create(describe(recipe("regression2d", "maml", "paper"), 0))
     with pytest.raises(RunError, match="is not a run of 'stmaml fit'"):
         load_model(tmp_path / "other")
 
@@ -253,13 +284,12 @@ def test_thousands_of_groups_take_few_compilations(model, monkeypatch):
     sizes = np.arange(400) % 13
     query = pl.DataFrame({"shop": [f"g{i}" for i in range(400)], "x": np.zeros(400)})
     support = pl.DataFrame({"shop": np.repeat(query["shop"].to_numpy(), sizes), "x": np.zeros(sizes.sum())})
-    told = []
-    frame = model.predict(
-        query, support.with_columns(pl.lit(20.0).alias("y")), on_progress=lambda *progress: told.append(progress)
-    ).frame
+    told: list[Told] = []
+    with listening(told.append):
+        frame = model.predict(query, support.with_columns(pl.lit(20.0).alias("y"))).frame
     assert frame["shots"].to_list() == sizes.tolist()
     assert len(shapes) <= 6
-    assert told[-1] == (400, 400)
+    assert told[-1] == Told("predicting rows", 400, 400)
 
 
 def test_groups_without_labelled_rows_are_predicted_and_said(model, new):
@@ -364,17 +394,22 @@ def test_large_groups_are_asked_in_parts(model):
     np.testing.assert_allclose(frame["prediction"].tail(3), tail["prediction"], rtol=1e-4)
 
 
-def test_intervals_hold_on_test_groups_after_recalibration_and_not_before():
+def test_intervals_hold_on_test_groups_after_recalibration_and_not_before(tmp_path):
     """Nominal 50, 80 and 90 % within 3 points at 2, 5 and 10 labelled rows, even if the learner has learnt nothing.
 
     The mean over tables, each with 300 groups to calibrate on and 300 others to test: a single table strays by up to 2
     points (one standard deviation), so one seed would prove little.
     """
-    settings = quick()
+    experiment = quick()
     held: dict[tuple[str, float], list[tuple[float, float]]] = {}
     for seed in range(6):
-        ready = prepare(lines(2000, 16, seed=1000 + 3 * seed), TABLE, settings)
-        found = score(finish(ready, settings, build(ready.schema, settings)), ready, baselines=())["calibration"]
+        benchmark = opened(lines(2000, 16, seed=1000 + 3 * seed))
+        run = run_of(tmp_path / str(seed), experiment, benchmark)
+        learner = fresh(experiment, benchmark.train.spec, benchmark.own_scaling)
+        run.save_learner(learner)
+        assert benchmark.aftercare is not None
+        benchmark.aftercare.finish(learner, run.folder)
+        found = score_table(run, benchmark, baselines=())["calibration"]
         for shots, nominal in product(("2", "5", "10"), (0.5, 0.8, 0.9)):
             row = found[shots][f"{nominal:.0%}"]
             held.setdefault((shots, nominal), []).append((row["before"]["mean"], row["after"]["mean"]))
@@ -462,11 +497,11 @@ def test_an_adapted_file_without_a_name_serves_any_group_and_one_that_lacks_more
         def some(content: dict[str, Any]) -> np.ndarray:
             return real({name: value for name, value in content.items() if name != lacking})
 
-        monkeypatch.setattr(adapted_module, "_as_bytes", some)
+        monkeypatch.setattr(adapted_module, "json_bytes", some)
         adapted.save(tmp_path / "group.npz")
         return tmp_path / "group.npz"
 
-    real, adapted = adapted_module._as_bytes, next(iter(model.adapt(new[0])))
+    real, adapted = adapted_module.json_bytes, next(iter(model.adapt(new[0])))
     assert load_adapted(save_without("group")).predict(new[1]).frame.height == new[1].height
     with pytest.raises(RunError, match=r"group\.npz lacks or misnames 'shots'\. Write it again with"):
         load_adapted(save_without("shots"))
@@ -491,11 +526,10 @@ def test_drawn_targets_have_the_predicted_mean_and_spread(model, new):
     np.testing.assert_allclose(drawn.std(0), frame["std"], rtol=0.06)
 
 
-def test_classes_are_predicted_with_probabilities():
-    settings = quick(200)
-    ready = prepare(classes(400, 16), replace(TABLE, target="label"), settings)
-    assert ready.schema.target.classes == ("high", "low")
-    made = finish(ready, settings, train(ready, settings))
+def test_classes_are_predicted_with_probabilities(tmp_path):
+    run, benchmark = trained(tmp_path, classes(400, 16), quick(200, replace(TABLE, target="label")))
+    made = load_model(run.folder)
+    assert made.schema.target.classes == ("high", "low")
     fresh = classes(40, 12, seed=60)
     support = fresh.filter(pl.int_range(pl.len()) % 12 < 6)
     frame = made.predict(fresh.drop("label"), support).frame
@@ -508,7 +542,7 @@ def test_classes_are_predicted_with_probabilities():
     assert all(best in held.split("|") for best, held in zip(frame["prediction"], frame["set90"], strict=True))
     wide = made.predict(fresh.drop("label"), support, coverage=0.99).frame["set99"]
     assert wide.str.len_chars().sum() >= frame["set90"].str.len_chars().sum()
-    result = score(made, ready, baselines=())
+    result = score_table(run, benchmark, baselines=())
     sets = result["calibration"]["10"]["sets"]["90%"]
     assert sets["holds"]["mean"] == pytest.approx(0.9, abs=0.08)
     assert 1 <= sets["size"]["mean"] <= 2
@@ -516,6 +550,26 @@ def test_classes_are_predicted_with_probabilities():
     assert result["scores"]["10"]["cnp"]["accuracy"]["mean"] > result["scores"]["0"]["cnp"]["accuracy"]["mean"]
     with pytest.raises(SourceError, match="has the class 'odd', which training did not have"):
         made.predict(fresh, support.with_columns(label=pl.lit("odd")))
+
+
+def test_sets_of_many_rows_need_the_floors_of_few_numbers(monkeypatch):
+    """A calibration looked up for each row of a large table would take more memory than all its predictions."""
+    asked, real = [], Calibration.at
+    monkeypatch.setattr(Calibration, "at", lambda self, shots: (asked.append(np.size(shots)), real(self, shots))[1])
+    floors = tuple(tuple(np.linspace(0.6, 0.1, len(SET_LEVELS)) / share) for share in (1, 2))
+    schema = Schema("shop", Target("label", classes=("high", "low")), (), ())
+    table = Collected(schema, Calibration((0, 10), (1.0, 1.0), (), 9, floors), (), 6000, False)
+    high, shots = np.tile([0.5, 0.7, 0.9], 2000), np.repeat([0, 10], 3000)
+    table.columns |= {"prediction": (high < 0.5) * 1.0, "p_high": high, "p_low": 1 - high}
+    table.columns |= {"task_std": np.zeros(6000), "shots": shots.astype(float)}
+    found = table.frame()["set90"].to_list()
+    assert asked == [2]
+    floor = {count: float(real(table.calibration, count).floor(0.9)) for count in (0, 10)}
+    expected = [
+        "high|low" if 1 - p >= floor[count] or p == 0.5 else "high" for p, count in zip(high, shots, strict=True)
+    ]
+    assert found == expected
+    assert set(found[:3000]) == set(found[3000:]) == {"high", "high|low"}
 
 
 def test_the_verdict_needs_a_clear_difference_on_the_same_groups():
@@ -532,8 +586,8 @@ def test_the_verdict_needs_a_clear_difference_on_the_same_groups():
     assert "no baseline was scored" in verdict({"st-maml": {"mse": base}}, "st-maml", 5)
 
 
-def test_the_usual_alternatives_are_scored_beside_it(prepared):
-    assert [baseline.name for baseline in scoring._chosen(prepared, None)] == [
+def test_the_usual_alternatives_are_scored_beside_it(fitted):
+    assert [baseline.name for baseline in scoring.usual_baselines(fitted[1].train.spec)] == [
         "support-mean",
         "ridge",
         "gradient-boosting",
@@ -542,11 +596,13 @@ def test_the_usual_alternatives_are_scored_beside_it(prepared):
     ]
 
 
-def test_baselines_see_the_same_groups_and_shots(model, prepared):
+def test_baselines_see_the_same_groups_and_shots(fitted):
     """The mean of the labelled rows, by NumPy, on every test task."""
-    result = score(model, prepared, baselines=(support_mean(),))
-    tasks, num_groups = held_out(prepared.test, "table/test", TEST_SEED, scoring.TEST_TASKS)
-    assert result["test_groups"] == num_groups == 300
+    run, benchmark = fitted
+    result = score_table(run, benchmark, baselines=(support_mean(),))
+    tasks = benchmark.test_set(benchmark.test_tasks)
+    assert result["test_groups"] == tasks.num_groups == 300
+    assert (tasks.num_tasks, result["digest"]) == (600, tasks.digest)
     support, query = tasks.batch.tasks.support, tasks.batch.tasks.query
     for shots in (1, 5):
         guess = np.asarray(support.y)[:, :shots, 0].mean(1, keepdims=True)
@@ -554,11 +610,11 @@ def test_baselines_see_the_same_groups_and_shots(model, prepared):
         assert result["scores"][str(shots)]["support-mean"]["mse"]["mean"] == pytest.approx(error, rel=0.05)
     for shots, scores in result["scores"].items():  # the score table says of intervals what their own table says
         intervals = result["calibration"][shots]["90%"]
-        assert scores["cnp"]["coverage90"] == intervals["after"]
-        assert scores["cnp"]["width90"] == intervals["width"]
+        assert scores["cnp"]["coverage90"] == pytest.approx(intervals["after"], rel=1e-5)
+        assert scores["cnp"]["width90"] == pytest.approx(intervals["width"], rel=1e-5)
 
 
-def test_baselines_do_not_wait_for_busy_cores(prepared):
+def test_baselines_do_not_wait_for_busy_cores(fitted):
     """scikit-learn's own threads: half of the cores to fit, one to predict."""
     seen: dict[str, set[int]] = {"fit": set(), "predict": set()}
 
@@ -574,32 +630,32 @@ def test_baselines_do_not_wait_for_busy_cores(prepared):
             note("predict")
             return super().predict(support_x, support_y, query_x)
 
-    tasks, _ = held_out(prepared.test, "table/test", TEST_SEED, 1)
+    tasks = fitted[1].test_set(1).with_shots(2)
     few = BoostingConfig(learning_rate=(0.1,), max_leaf_nodes=(15,), min_samples_leaf=(20,), max_iter=2)
-    found = scoring._baseline_scores(prepared, tasks, (Noting(few),), [2], lambda what, done, total: None)
+    found = scoring._rival_scores(fitted[1], [experiments.Test(tasks, Conditions("table", {}), 2)], (Noting(few),))
     assert [name for name, _ in found] == ["gradient-boosting"]
     assert seen == {"fit": {max(1, (os.cpu_count() or 1) // 2)}, "predict": {1}}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_has_settings_for_tables(method):
-    settings = default_settings(method, steps=10)
-    assert type(settings).from_json(json.loads(json.dumps(settings.to_json()))) == settings
-    assert settings.training.steps == 10
+    table = Config(TABLE)
+    chosen = table_recipe(table, method, steps=10)
+    assert experiment_of(json.loads(json.dumps(describe(chosen, 0)))) == chosen
+    assert chosen.training.steps == 10
     with pytest.raises(SettingError, match="there is no method 'none'"):
-        default_settings("none")
-    large = default_settings(method, preset="large")
-    assert large.training.steps > default_settings(method).training.steps
-    without = default_settings(method, linear=False)
-    assert type(without).from_json(without.to_json()) == without
+        table_recipe(table, "none")
+    large = table_recipe(table, method, preset="large")
+    assert large.training.steps > table_recipe(table, method).training.steps
+    without = table_recipe(table, method, linear=False)
+    assert experiment_of(describe(without, 0)) == without
 
 
-def test_a_model_on_disk_is_the_same_model(model, prepared, new, tmp_path):
-    table_run = create(tmp_path / "run", Files((Path("t.csv"),)), TABLE, model.settings, prepared)
-    model.save(table_run.run)
-    again = load_model(tmp_path / "run")
-    assert again.calibration == model.calibration
-    assert len(again.calibration.scores[0]) == len(LEVELS)
-    for field in dataclasses.fields(model.reference):
-        np.testing.assert_array_equal(getattr(again.reference, field.name), getattr(model.reference, field.name))
-    assert again.predict(new[1], new[0]).frame.equals(model.predict(new[1], new[0]).frame)
+def test_a_model_on_disk_is_that_in_memory(model, new):
+    """By way of a run folder, and without one."""
+    made = fit_frame(MANY, quick(200))
+    assert model.calibration == made.calibration
+    assert len(model.calibration.scores[0]) == len(LEVELS)
+    for field in dataclasses.fields(made.reference):
+        np.testing.assert_array_equal(getattr(model.reference, field.name), getattr(made.reference, field.name))
+    assert model.predict(new[1], new[0]).frame.equals(made.predict(new[1], new[0]).frame)

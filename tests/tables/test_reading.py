@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from stmaml.errors import SourceError
-from stmaml.progress import listening
+from stmaml.progress import Told, listening
 from stmaml.tables.reading import Reading, group_rows, read_table, row_list
 
 ROWS = "shop,day,sales\na,1,2.5\nb,2,3.5\na,3,\n"
@@ -124,11 +124,11 @@ def test_rows_are_listed_by_number():
 
 def test_reading_an_archive_tells_how_far_it_is(tmp_path):
     path = tar_of(tmp_path / "t.tar.gz", {"1.csv": ROWS, "2.csv": ROWS})
-    told = []
-    with listening(lambda what, done, total: told.append((what, done, total))):
+    told: list[Told] = []
+    with listening(told.append):
         read_table([path])
-    assert {what for what, _, _ in told} == {"reading t.tar.gz"}
-    assert all(0 < done <= total == path.stat().st_size for _, done, total in told)
+    assert {one.what for one in told} == {"reading t.tar.gz"}
+    assert all(0 < one.done <= one.total == path.stat().st_size for one in told)
 
 
 BAD_FILES = {
@@ -214,6 +214,14 @@ def test_a_damaged_file_is_named(tmp_path, kind):
     with pytest.raises(SourceError, match=f"t.{kind}.* (is damaged or cut short|is not a whole Parquet)") as error:
         read_table([path])
     assert "\n" not in str(error.value)
+
+
+def test_an_archive_cut_short_behind_its_last_file_is_noticed(tmp_path):
+    """More files may have followed it; only the end of the compressed stream tells."""
+    path = tar_of(tmp_path / "t.tar.gz", {"1.csv": ROWS})
+    path.write_bytes(path.read_bytes()[:-6])
+    with pytest.raises(SourceError, match=r"t.tar.gz is damaged or cut short after 1.csv \("):
+        read_table([path])
 
 
 def test_groups_keep_their_rows_in_order_and_leave_out_rows_without_key():

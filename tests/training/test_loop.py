@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 
 from stmaml.benchmarks import regression2d
-from stmaml.benchmarks.base import TaskSet, check_batch, freeze
+from stmaml.benchmarks.sources import TaskSet, check_batch, freeze
 from stmaml.errors import SettingError, SourceError
 from stmaml.experiments import create_runs, meta_train, train_runs
 from stmaml.inner import InnerLoop
 from stmaml.methods import maml, st_maml
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, stack_one
 from stmaml.nets.layers import MLP
-from stmaml.prediction import NormalOutcome
+from stmaml.outcomes import NormalOutcome
 from stmaml.recipes import Experiment
 from stmaml.runs import Run, read_npz
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
-from stmaml.training import Diverged, Interrupted, Silent, State, TrainConfig, train_learners
+from stmaml.training import Diverged, Interrupted, State, TrainConfig, initial_state, train_learners, unbundle
+from tests.changed import changed
 
 TASKS = regression2d.Config(shots=5, query_size=5)
 TRAINING = TrainConfig(
@@ -33,9 +34,12 @@ EXPERIMENT = Experiment(
     method="st-maml",
     preset="paper",
     benchmark_settings=TASKS,
-    method_settings=st_maml.Config(hidden=(8,), encoder=(8,), z_size=4, h_size=3, inner=InnerLoop(inner_steps=1)),
+    method_settings=changed(
+        st_maml.Config(), hidden=(8,), encoder=(8,), z_size=4, h_size=3, inner=InnerLoop(inner_steps=1)
+    ),
     training=TRAINING,
 )
+BENCHMARK = TASKS.open()
 
 
 class Constant(AbstractPredictor):
@@ -102,6 +106,22 @@ class Broken:
         return self.spoil(Plateau().sample(num_tasks, key=key))
 
 
+class Silent:
+    """Hears of everything and does nothing."""
+
+    def progress(self, step, logs):
+        pass
+
+    def validated(self, step, scores, improved, state):
+        pass
+
+    def checkpoint(self, step, state):
+        pass
+
+    def rolled_back(self, step, to_step, seed_index, rate):
+        pass
+
+
 class Notebook(Silent):
     """Keeps what it is told."""
 
@@ -135,15 +155,14 @@ def climbing(**changes) -> TrainConfig:
 
 
 def plateau_set() -> TaskSet:
-    return freeze(Plateau(), 2, seed=0, name="plateau")
+    return freeze(Plateau(), 2, seed=0)
 
 
 def climb(config, key, *, cliff=float("inf"), source=None, observer=None, **rest) -> jax.Array:
     """The height of the best climber."""
-    climber = Climber(jnp.array(0.0), cliff)
-    best = train_learners([climber], source or Plateau(), plateau_set(), config, keys=[key], observer=observer, **rest)[
-        0
-    ]
+    observers = () if observer is None else (observer,)
+    source, climber = source or Plateau(), Climber(jnp.array(0.0), cliff)
+    (best,) = train_learners([climber], source, plateau_set(), config, keys=[key], observers=observers, **rest)
     assert isinstance(best, Climber)
     return best.level
 
@@ -153,15 +172,15 @@ def final_state(run: Run) -> dict[str, np.ndarray]:
 
 
 def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(tmp_path):
-    (whole,) = create_runs(EXPERIMENT, tmp_path / "whole", [3])
-    train_runs([whole])
-    (parted,) = create_runs(EXPERIMENT, tmp_path / "parted", [3])
+    (whole,) = create_runs(EXPERIMENT, BENCHMARK, tmp_path / "whole", [3])
+    train_runs([whole], EXPERIMENT, BENCHMARK)
+    (parted,) = create_runs(EXPERIMENT, BENCHMARK, tmp_path / "parted", [3])
     watch = Notebook()
     with pytest.raises(Interrupted) as stop:
-        train_runs([parted], observers=(watch,), should_stop=lambda: watch.steps[-1] == 30)
+        train_runs([parted], EXPERIMENT, BENCHMARK, observers=(watch,), should_stop=lambda: watch.steps[-1] == 30)
     assert stop.value.step == 30
     assert parted.checkpoint_steps() == [20, 30]
-    train_runs([parted])
+    train_runs([parted], EXPERIMENT, BENCHMARK)
     want, got = final_state(whole), final_state(parted)
     assert whole.checkpoint_steps()[-1] == parted.checkpoint_steps()[-1] == 60
     for name in want:
@@ -175,10 +194,10 @@ def test_a_resumed_run_ends_with_the_same_weights_to_the_bit(tmp_path):
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
     short = dataclasses.replace(EXPERIMENT, training=dataclasses.replace(TRAINING, steps=10))
-    (run,) = create_runs(short, tmp_path, [0])
-    first = train_runs([run])[0]
+    (run,) = create_runs(short, BENCHMARK, tmp_path, [0])
+    first = train_runs([run], short, BENCHMARK)[0]
     watch = Notebook()
-    again = train_runs([run], observers=(watch,))[0]
+    again = train_runs([run], short, BENCHMARK, observers=(watch,))[0]
     assert watch.steps == []
     assert isinstance(first, st_maml.STMAML)
     assert isinstance(again, st_maml.STMAML)
@@ -187,13 +206,13 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 
 def test_learners_side_by_side_equal_those_trained_alone(tmp_path):
     short = dataclasses.replace(EXPERIMENT, training=dataclasses.replace(TRAINING, steps=20))
-    together = create_runs(short, tmp_path / "both", [0, 1])
+    together = create_runs(short, BENCHMARK, tmp_path / "both", [0, 1])
     assert [run.folder.name for run in together] == ["seed-0", "seed-1"]
-    train_runs(together)
+    train_runs(together, short, BENCHMARK)
     finals = []
     for run, seed in zip(together, (0, 1), strict=True):
-        (alone,) = create_runs(short, tmp_path / f"alone-{seed}", [seed])
-        train_runs([alone])
+        (alone,) = create_runs(short, BENCHMARK, tmp_path / f"alone-{seed}", [seed])
+        train_runs([alone], short, BENCHMARK)
         want, got = final_state(alone), final_state(run)
         assert want.keys() == got.keys()
         for name in want:
@@ -212,6 +231,24 @@ def test_the_learner_with_the_best_validation_is_kept(key):
     np.testing.assert_allclose(watch.heights[40], [4.0], rtol=1e-4)
 
 
+@pytest.mark.parametrize("handed", [True, False])
+def test_a_resumed_training_gives_back_the_best_learner_so_far(handed, key):
+    """Stopped at a height of 3, after the best of 2, it meets no better one. States know scores, not learners."""
+    watch = Notebook()
+    with pytest.raises(Interrupted):
+        climb(climbing(), key, observer=watch, should_stop=lambda: watch.steps[-1:] == [30])
+    start = (30, unbundle(eqx.combine(watch.saved[30], initial_state(Climber(jnp.array([0.0])), climbing())), 1))
+    best: list[AbstractMetaLearner] | None = [Climber(jnp.array(2.0))] if handed else None
+    np.testing.assert_allclose(climb(climbing(), key, start=start, best=best), 2.0 if handed else 3.0, rtol=1e-4)
+
+
+def test_a_better_learner_than_the_one_handed_over_is_kept(key):
+    start = (0, [initial_state(Climber(jnp.array(0.0)), climbing())])
+    best: list[AbstractMetaLearner] = [Climber(jnp.array(9.0))]
+    np.testing.assert_allclose(climb(climbing(), key, start=start, best=best), 2.0, rtol=1e-4)
+    np.testing.assert_array_equal(best[0].level, 9.0)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_a_validation_metric_nobody_computes_is_named_before_training(key):
     watch = Notebook()
     with pytest.raises(SettingError, match=r"--val-metric accuracy is not scored .* choose one of .*mse"):
@@ -219,6 +256,16 @@ def test_a_validation_metric_nobody_computes_is_named_before_training(key):
     assert not watch.scores
     climb(climbing(val_metric="mae"), key, observer=watch)
     assert len(watch.scores) == 4
+
+
+def test_a_coverage_is_best_where_it_is_nearest_to_what_is_claimed(key):
+    """Heights 1, 2 and 3 have the target of 2 in their intervals; that of 4, the last, has not."""
+    np.testing.assert_allclose(climb(climbing(val_metric="coverage90"), key), 1.0, rtol=1e-4)
+
+
+def test_a_metric_that_is_neither_good_nor_bad_chooses_no_learner(key):
+    with pytest.raises(SettingError, match=r"--val-metric width90 is neither good nor bad .* choose one of mse, .*nll"):
+        climb(climbing(val_metric="width90"), key)
 
 
 def test_a_loss_that_is_not_finite_stops_with_its_step(key):
@@ -271,7 +318,7 @@ def test_a_host_source_gives_the_tasks_of_a_device_source(key):
     source = regression2d.Curves(TASKS)
     learner = maml.Config(hidden=(8,), inner=InnerLoop(inner_steps=1)).build(source.spec, key=key)
     config = dataclasses.replace(TRAINING, steps=10, steps_per_call=5)
-    val = freeze(source, 4, seed=0, name="val")
+    val = freeze(source, 4, seed=0)
     device, host = (train_learners([learner], s, val, config, keys=[key])[0] for s in (source, OnHost(source)))
     for got, want in zip(jax.tree.leaves(host), jax.tree.leaves(device), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
@@ -344,9 +391,7 @@ def test_a_bad_source_is_refused_before_training(name, key):
 def test_classes_out_of_range_are_refused(key):
     def as_classes(batch):
         return replace_query(
-            replace_support(batch, lambda e: e.y, jnp.zeros((2, 3), dtype=int)),
-            lambda e: e.y,
-            jnp.full((2, 3), 4),
+            replace_support(batch, lambda e: e.y, jnp.zeros((2, 3), dtype=int)), lambda e: e.y, jnp.full((2, 3), 4)
         )
 
     with pytest.raises(SourceError, match="query classes must be 0 to 2; found 4 to 4"):
@@ -390,7 +435,7 @@ def test_chunks_of_one_length_are_traced_once(key):
         plateau_set(),
         config,
         keys=[key],
-        observer=count,
+        observers=(count,),
     )
     assert len(count.after) == 5
     assert set(count.after) == {count.after[0]}
@@ -415,6 +460,8 @@ def test_the_step_size_follows_the_schedule(schedule, warmup, rise, key):
         ("steps", 0, "--steps must be at least 1; got 0"),
         ("warmup", -5, "--warmup must be at least 0; got -5"),
         ("outer_lr", 0.0, "--outer-lr must be above 0; got 0.0"),
+        ("outer_lr", float("inf"), "--outer-lr must be a finite number; got inf"),
+        ("clip_norm", float("nan"), "--clip-norm must be a finite number; got nan"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(name, value, message):
@@ -424,8 +471,8 @@ def test_settings_that_make_no_sense_are_refused(name, value, message):
 
 def test_a_log_has_losses_and_validations(tmp_path: Path):
     short = dataclasses.replace(EXPERIMENT, training=dataclasses.replace(TRAINING, steps=20))
-    (run,) = create_runs(short, tmp_path, [0])
-    train_runs([run])
+    (run,) = create_runs(short, BENCHMARK, tmp_path, [0])
+    train_runs([run], short, BENCHMARK)
     losses = [entry for entry in run.log() if "loss" in entry]
     assert [entry["step"] for entry in losses] == [10, 20]
     assert {"fit", "kl", "seconds"} <= losses[0].keys()

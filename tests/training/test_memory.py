@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stmaml.benchmarks import regression2d
-from stmaml.benchmarks.base import freeze
+from stmaml.benchmarks.sources import freeze
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
 from stmaml.methods import maml, neural_processes, st_maml
@@ -19,12 +19,13 @@ from stmaml.progress import listening
 from stmaml.tasks import Scaling, TaskBatch, TaskSpec
 from stmaml.training import TrainConfig, initial_state, loop, memory, meta_step, train_learners
 from stmaml.training.memory import Plan, choose, largest_divisor, parse_size, recomputing, size_text
+from tests.changed import changed
 
 SOURCE = regression2d.Config(shots=4, query_size=5).open().train
 INNER = InnerLoop(inner_lr=0.05, inner_steps=2)
 LEARNERS = {
     "maml": maml.Config(hidden=(8,), inner=INNER),
-    "st-maml": st_maml.Config(hidden=(8,), encoder=(8,), z_hidden=(), z_size=4, h_size=3, inner=INNER),
+    "st-maml": changed(st_maml.Config(), hidden=(8,), encoder=(8,), z_hidden=(), z_size=4, h_size=3, inner=INNER),
 }
 
 
@@ -213,8 +214,8 @@ def short(**changes):
 
 def train(learners, source, config):
     told = []
-    with listening(lambda what, done, total: told.append(what)):
-        val = freeze(source, 2, seed=0, name="val")
+    with listening(lambda one: None if one.total else told.append(one.what)):
+        val = freeze(source, 2, seed=0)
         best = train_learners(learners, source, val, config, keys=[jr.key(i) for i in range(len(learners))])
     return best, told
 
@@ -278,7 +279,7 @@ def test_batches_from_the_host_wait_in_bounded_memory(monkeypatch, key):
     (plain,), _ = train([learner], OnHost(), short(steps_per_call=4))
     assert calls == [(0, 4)]
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(SOURCE.sample(4, key=key)))
-    monkeypatch.setattr(loop, "MAX_BYTES_DRAWN", 3 * size)
+    monkeypatch.setattr(loop, "DRAWN_BYTES", 3 * size)
     calls.clear()
     (bounded,), _ = train([learner], OnHost(), short(steps_per_call=4))
     assert calls == [(0, 2), (2, 2)]

@@ -13,7 +13,7 @@ import pytest
 from stmaml.experiments import create_runs, train_runs
 from stmaml.nets.cross import Reader
 from stmaml.training.optimizers import MUON_RMS, optimizer
-from tests.training.test_loop import EXPERIMENT, TRAINING, final_state
+from tests.training.test_loop import BENCHMARK, EXPERIMENT, TRAINING, final_state
 
 RATE = 0.05
 
@@ -78,19 +78,19 @@ def test_long_gradients_are_cut_before_they_are_remembered(name, params, grads):
 def test_a_run_with_muon_can_be_interrupted_and_has_seeds_side_by_side(tmp_path):
     training = dataclasses.replace(TRAINING, steps=40, optimizer="muon")
     muon = dataclasses.replace(EXPERIMENT, training=training)
-    together = create_runs(muon, tmp_path / "both", [0, 1])
-    train_runs(together)
-    (alone,) = create_runs(muon, tmp_path / "alone", [1])
+    together = create_runs(muon, BENCHMARK, tmp_path / "both", [0, 1])
+    train_runs(together, muon, BENCHMARK)
+    (alone,) = create_runs(muon, BENCHMARK, tmp_path / "alone", [1])
     seen = iter([False, True])
     with pytest.raises(Exception, match="stopped at step"):
-        train_runs([alone], should_stop=lambda: next(seen))
-    train_runs([alone])
+        train_runs([alone], muon, BENCHMARK, should_stop=lambda: next(seen))
+    train_runs([alone], muon, BENCHMARK)
     want, got = final_state(alone), final_state(together[1])
     assert want.keys() == got.keys()
     for name in want:
         np.testing.assert_allclose(got[name], want[name], rtol=5e-3, atol=5e-4, err_msg=name)
     adam = dataclasses.replace(EXPERIMENT, training=dataclasses.replace(training, optimizer="adam"))
-    (other,) = create_runs(adam, tmp_path / "adam", [1])
-    train_runs([other])
+    (other,) = create_runs(adam, BENCHMARK, tmp_path / "adam", [1])
+    train_runs([other], adam, BENCHMARK)
     head = "learner.theta.head.weight"
     assert not np.allclose(final_state(other)[head], want[head], atol=1e-3)

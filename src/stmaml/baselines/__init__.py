@@ -11,45 +11,25 @@ from stmaml.baselines.per_task import PerTask, gaussian_process, ridge, support_
 from stmaml.baselines.scoring import score_baseline
 from stmaml.errors import SettingError
 
-__all__ = [
-    "Baseline",
-    "Boosting",
-    "BoostingConfig",
-    "ClassBoosting",
-    "Logistic",
-    "Normal",
-    "NumpyTask",
-    "OffsetBoosting",
-    "PerTask",
-    "Pooled",
-    "Probabilities",
-    "SummaryBoosting",
-    "SupportFrequency",
-    "class_baselines",
-    "gaussian_process",
-    "numpy_tasks",
-    "regression_baselines",
-    "ridge",
-    "score_baseline",
-    "support_mean",
-]
+__all__ = ["Baseline", "Normal", "NumpyTask", "Pooled", "Probabilities", "numpy_tasks"]
+__all__ += ["Boosting", "BoostingConfig", "OffsetBoosting", "SummaryBoosting"]
+__all__ += ["ClassBoosting", "Logistic", "SupportFrequency"]
+__all__ += ["PerTask", "gaussian_process", "ridge", "support_mean"]
+__all__ += ["class_baselines", "regression_baselines", "score_baseline"]
+USUAL = BoostingConfig()
 
 
-def regression_baselines(
-    *, time_input: int | None = None, boosting: BoostingConfig | None = None
-) -> tuple[Baseline, ...]:
+def regression_baselines(*, time_input: int | None = None, boosting: BoostingConfig = USUAL) -> tuple[Baseline, ...]:
     """The rows for real targets; `time_input` is the input that is a fraction of a period, if one is."""
-    config = boosting or BoostingConfig()
-    plain = Boosting(config)
+    plain = Boosting(boosting)
     seasonal = () if time_input is None else (ridge(time_input), gaussian_process(time_input))
-    pooled = (plain, OffsetBoosting(plain), SummaryBoosting(config, time_input))
+    pooled = (plain, OffsetBoosting(plain), SummaryBoosting(boosting, time_input))
     return (support_mean(), ridge(), gaussian_process(), *seasonal, *pooled)
 
 
-def class_baselines(num_classes: int, *, boosting: BoostingConfig | None = None) -> tuple[Baseline, ...]:
+def class_baselines(num_classes: int, *, boosting: BoostingConfig = USUAL) -> tuple[Baseline, ...]:
     """The rows for targets that are one of `num_classes` classes."""
     if num_classes < 2:
         raise SettingError(f"num_classes must be 2 or more; got {num_classes}.")
-    config = boosting or BoostingConfig()
-    pooled = (ClassBoosting(num_classes, config), ClassBoosting(num_classes, config, summaries=True))
+    pooled = (ClassBoosting(num_classes, boosting), ClassBoosting(num_classes, boosting, summaries=True))
     return (SupportFrequency(num_classes), Logistic(num_classes), *pooled)

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from stmaml.benchmarks.base import TaskSet
+from stmaml.benchmarks.sources import TaskSet
 from stmaml.errors import SettingError, SourceError
 from stmaml.tasks import TargetKind
 
-SMALLEST_STD = 1e-3
-"""The smallest predictive standard deviation, as a part of the spread of the training targets."""
+SMALLEST_STD = 1e-3  # the smallest predictive standard deviation, as a part of the spread of the training targets
 
 
 @dataclass(frozen=True)
@@ -41,32 +41,31 @@ class Normal(NamedTuple):
     std: Float[np.ndarray, " q"]
 
 
-Probabilities = Float[np.ndarray, "q c"]
-"""The probability of each class for each query example."""
+Tasks = Sequence[NumpyTask]
+Probabilities = Float[np.ndarray, "q c"]  # the probability of each class for each query example
+Inputs = Float[np.ndarray, "n dx"]  # of labelled examples; their targets are `Reals` or `Labels`
+Reals = Float[np.ndarray, " n"]
+Labels = Int[np.ndarray, " n"]
+Queries = Float[np.ndarray, "q dx"]  # inputs of those to predict
+Features = Float[np.ndarray, "q k"]  # what a model reads of each of them
 
 
 @runtime_checkable
 class Baseline(Protocol):
     """Something a practitioner would use instead of a meta-learner."""
 
-    target: ClassVar[TargetKind]
-    """What it predicts: real numbers or classes."""
+    target: ClassVar[TargetKind]  # what it predicts: real numbers or classes
 
     @property
     def name(self) -> str:
         """Its row in a table."""
         ...
 
-    def fit(self, train: Pooled, val: Sequence[NumpyTask]) -> "Baseline":
+    def fit(self, train: Pooled, val: Tasks) -> "Baseline":
         """Itself, after global models learnt from `train` and all settings were chosen on the tasks of `val`."""
         ...
 
-    def predict(
-        self,
-        support_x: Float[np.ndarray, "n dx"],
-        support_y: Shaped[np.ndarray, " n"],
-        query_x: Float[np.ndarray, "q dx"],
-    ) -> Normal | Probabilities:
+    def predict(self, support_x: Inputs, support_y: Reals | Labels, query_x: Queries) -> Normal | Probabilities:
         """A normal (real targets) or class probabilities for each query example; the support may be empty."""
         ...
 
@@ -88,7 +87,7 @@ def _rows(x: object, y: object, weight: object) -> list[tuple[np.ndarray, np.nda
     return [(flat[i][rows], single[i][rows]) for i, rows in enumerate(real)]
 
 
-def check(train: Pooled, val: Sequence[NumpyTask]) -> None:
+def check(train: Pooled, val: Tasks) -> None:
     """Raises SourceError if there is nothing to learn from, or numbers that cannot be learnt from."""
     if not len(train.y) == len(train.x) == len(train.group):
         raise SourceError(
@@ -162,8 +161,7 @@ class Fitted(NamedTuple):
 class Spread:
     """The noise variance of a task: what is usual, moved towards what its support shows.
 
-    The mean of the scaled inverse-chi-squared posterior with `strength` prior degrees of freedom.
-    """
+    The mean of the scaled inverse-chi-squared posterior with `strength` prior degrees of freedom."""
 
     variance: float
     strength: float
@@ -186,14 +184,8 @@ def fit_spread(fitted: Sequence[Fitted], targets: Sequence[Float[np.ndarray, " q
         return float((np.log(noise) + errors / noise).mean())
 
     usual = max(float(errors.mean()), floor**2)
-    return min(
-        (
-            Spread(usual * float(factor), strength, floor)
-            for strength in (1e9, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0)
-            for factor in (1.0, *np.geomspace(1 / 256, 4, 41))
-        ),
-        key=cost,
-    )
+    grid = product((1e9, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0), (1.0, *np.geomspace(1 / 256, 4, 41)))
+    return min((Spread(usual * float(factor), strength, floor) for strength, factor in grid), key=cost)
 
 
 def mean_over_tasks(losses: Sequence[Float[np.ndarray, " q"]]) -> float:

@@ -5,77 +5,54 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
 
-from stmaml.baselines.base import (
-    Fitted,
-    Normal,
-    NumpyTask,
-    Pooled,
-    Spread,
-    Standardiser,
-    Targets,
-    check,
-    fit_spread,
-    mean_over_tasks,
-)
+from stmaml.baselines import base
 from stmaml.baselines.per_task import PerTask, ridge, squared_distance
 from stmaml.errors import SettingError
 from stmaml.tasks import TargetKind
 
 SHRINKAGES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 """How many examples the belief that a task has no offset is worth."""
-EMPTY_SHARE = 0.05
-"""Part of the simulated tasks that have no support, so that the model knows what to say without one."""
+EMPTY_SHARE = 0.05  # part of the simulated tasks that have no support, so that the model knows what to say without one
 
 
 @dataclass(frozen=True)
 class BoostingConfig:
     """Settings of the gradient-boosting baselines; of each grid the best on validation tasks is taken."""
 
-    learning_rate: tuple[float, ...] = (0.05, 0.15)
-    """Learning rates to try."""
-    max_leaf_nodes: tuple[int, ...] = (15, 63)
-    """Leaves of a tree to try."""
-    min_samples_leaf: tuple[int, ...] = (20, 200)
-    """Fewest rows of a leaf to try."""
-    max_iter: int = 400
-    """Most trees."""
+    learning_rate: tuple[float, ...] = (0.05, 0.15)  # learning rates to try
+    max_leaf_nodes: tuple[int, ...] = (15, 63)  # leaves of a tree to try
+    min_samples_leaf: tuple[int, ...] = (20, 200)  # fewest rows of a leaf to try
+    max_iter: int = 400  # most trees
     first_look: int = 25
     """Trees before the validation loss is first looked at; boosting stops at the first look without a gain."""
-    max_rows: int = 400_000
-    """Most rows to train on: a random choice of them, if there are more."""
-    tuning_rows: int = 40_000
-    """Most rows to compare settings on."""
+    max_rows: int = 400_000  # most rows to train on: a random choice of them, if there are more
+    tuning_rows: int = 40_000  # most rows to compare settings on
     shots: tuple[int, int] | None = None
     """Fewest and most support examples of a simulated task; as in the validation tasks, if not given."""
-    rows_per_draw: int = 16
-    """Most rows to predict in a simulated task."""
-    max_passes: int = 64
-    """Most simulated tasks of a group."""
-    seed: int = 0
-    """Seed of all random choices."""
+    rows_per_draw: int = 16  # most rows to predict in a simulated task
+    max_passes: int = 64  # most simulated tasks of a group
+    seed: int = 0  # seed of all random choices
 
     def __post_init__(self) -> None:
         low, high = self.shots or (0, 0)
         if not 0 <= low <= high:
             raise SettingError(f"shots must be a range of support sizes, such as (2, 40); got ({low}, {high}).")
-        counts = ("max_iter", "first_look", "max_rows", "tuning_rows", "rows_per_draw", "max_passes")
-        for name in counts:
+        for name in ("max_iter", "first_look", "max_rows", "tuning_rows", "rows_per_draw", "max_passes"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be 1 or more; got {getattr(self, name)}.")
         if not (self.learning_rate and self.max_leaf_nodes and self.min_samples_leaf):
             raise SettingError("learning_rate, max_leaf_nodes and min_samples_leaf each need a value to try.")
 
 
-Loss = Callable[[Any], float]
-"""The validation loss of a scikit-learn model."""
+Loss = Callable[[Any], float]  # the validation loss of a scikit-learn model
 
 
-def boost(kind: Literal["real", "class"], x: np.ndarray, y: np.ndarray, loss: Loss, config: BoostingConfig) -> Any:
+def boost(kind: TargetKind, x: np.ndarray, y: np.ndarray, loss: Loss, config: BoostingConfig) -> Any:
     """A scikit-learn model: the settings with the lowest `loss` on some rows, trained on up to `max_rows`."""
     grid = list(product(config.learning_rate, config.max_leaf_nodes, config.min_samples_leaf))
     order = random_state(config.seed).permutation(len(y))
@@ -85,12 +62,7 @@ def boost(kind: Literal["real", "class"], x: np.ndarray, y: np.ndarray, loss: Lo
 
 
 def _boost_once(
-    kind: Literal["real", "class"],
-    x: np.ndarray,
-    y: np.ndarray,
-    loss: Loss,
-    setting: tuple[float, int, int],
-    config: BoostingConfig,
+    kind: TargetKind, x: np.ndarray, y: np.ndarray, loss: Loss, setting: tuple[float, int, int], config: BoostingConfig
 ) -> tuple[Any, float]:
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
@@ -139,30 +111,25 @@ class Boosting:
     target: ClassVar[TargetKind] = "real"
     config: BoostingConfig = field(default_factory=BoostingConfig)
     name: str = field(init=False, default="gradient-boosting")
-    targets: Targets = field(init=False, repr=False)
+    targets: base.Targets = field(init=False, repr=False)
     _model: Any = field(init=False, repr=False)
-    _spread: Spread = field(init=False, repr=False)
-    _learnt_from: tuple[Pooled, Sequence[NumpyTask]] | None = field(init=False, repr=False, default=None)
+    _spread: base.Spread = field(init=False, repr=False)
+    _learnt_from: tuple[base.Pooled, base.Tasks] | None = field(init=False, repr=False, default=None)
 
-    def fit(self, train: Pooled, val: Sequence[NumpyTask]) -> "Boosting":
+    def fit(self, train: base.Pooled, val: base.Tasks) -> "Boosting":
         """Itself, trained on all rows; nothing happens if it has learnt from the very same data before."""
         if self._learnt_from is not None and self._learnt_from[0] is train and self._learnt_from[1] is val:
             return self
-        check(train, val)
-        self.targets = Targets.of(train.y)
+        base.check(train, val)
+        self.targets = base.Targets.of(train.y)
         query_x, loss = np.concatenate([task.query_x for task in val]), squared_loss(val)
         self._model = boost("real", train.x, train.y, lambda model: loss(model.predict(query_x)), self.config)
         fitted = [self._fitted(task.query_x) for task in val]
-        self._spread = fit_spread(fitted, [task.query_y for task in val], self.targets.floor)
+        self._spread = base.fit_spread(fitted, [task.query_y for task in val], self.targets.floor)
         self._learnt_from = train, val
         return self
 
-    def predict(
-        self,
-        support_x: Float[np.ndarray, "n dx"],
-        support_y: Float[np.ndarray, " n"],
-        query_x: Float[np.ndarray, "q dx"],
-    ) -> Normal:
+    def predict(self, support_x: base.Inputs, support_y: base.Reals, query_x: base.Queries) -> base.Normal:
         """The model's value, with one standard deviation for all."""
         del support_x, support_y
         return self._spread.normal(self._fitted(query_x))
@@ -171,8 +138,8 @@ class Boosting:
         """The model's value at each row."""
         return self._model.predict(x)
 
-    def _fitted(self, query_x: np.ndarray) -> Fitted:
-        return Fitted(self.value(query_x), np.ones(len(query_x)), 0.0, 0)
+    def _fitted(self, query_x: np.ndarray) -> base.Fitted:
+        return base.Fitted(self.value(query_x), np.ones(len(query_x)), 0.0, 0)
 
 
 @dataclass
@@ -183,42 +150,37 @@ class OffsetBoosting:
     plain: Boosting = field(default_factory=Boosting)
     name: str = field(init=False, default="gradient-boosting-offset")
     shrinkage: float = field(init=False, default=1.0)
-    _spread: Spread = field(init=False, repr=False)
+    _spread: base.Spread = field(init=False, repr=False)
 
-    def fit(self, train: Pooled, val: Sequence[NumpyTask]) -> "OffsetBoosting":
+    def fit(self, train: base.Pooled, val: base.Tasks) -> "OffsetBoosting":
         """Itself, with the shrinkage that serves the validation tasks best."""
         self.plain.fit(train, val)
         values = [self.plain.value(np.concatenate([task.support_x, task.query_x])) for task in val]
 
-        def fitted(shrinkage: float) -> list[Fitted]:
+        def fitted(shrinkage: float) -> list[base.Fitted]:
             return [self._fitted(value, task.support_y, shrinkage) for value, task in zip(values, val, strict=True)]
 
         def error(shrinkage: float) -> float:
             pairs = zip(fitted(shrinkage), val, strict=True)
-            return mean_over_tasks([(task.query_y - one.mean) ** 2 for one, task in pairs])
+            return base.mean_over_tasks([(task.query_y - one.mean) ** 2 for one, task in pairs])
 
         self.shrinkage = min(SHRINKAGES, key=error)
-        self._spread = fit_spread(fitted(self.shrinkage), [t.query_y for t in val], self.plain.targets.floor)
+        self._spread = base.fit_spread(fitted(self.shrinkage), [t.query_y for t in val], self.plain.targets.floor)
         return self
 
-    def predict(
-        self,
-        support_x: Float[np.ndarray, "n dx"],
-        support_y: Float[np.ndarray, " n"],
-        query_x: Float[np.ndarray, "q dx"],
-    ) -> Normal:
+    def predict(self, support_x: base.Inputs, support_y: base.Reals, query_x: base.Queries) -> base.Normal:
         """The model's value plus the offset; its spread follows the support's residuals."""
         value = self.plain.value(np.concatenate([support_x, query_x]))
         return self._spread.normal(self._fitted(value, support_y, self.shrinkage))
 
     @staticmethod
-    def _fitted(value: np.ndarray, support_y: np.ndarray, shrinkage: float) -> Fitted:
+    def _fitted(value: np.ndarray, support_y: np.ndarray, shrinkage: float) -> base.Fitted:
         shots = len(support_y)
         residual = support_y - value[:shots]
         offset = residual.sum() / (shots + shrinkage)
         shape = np.full(len(value) - shots, 1 + 1 / (shots + shrinkage))
         squares = (residual**2).sum() - residual.sum() * offset
-        return Fitted(value[shots:] + offset, shape, float(squares), shots)
+        return base.Fitted(value[shots:] + offset, shape, float(squares), shots)
 
 
 @dataclass
@@ -227,19 +189,18 @@ class SummaryBoosting:
 
     target: ClassVar[TargetKind] = "real"
     config: BoostingConfig = field(default_factory=BoostingConfig)
-    time_input: int | None = None
-    """The input that is a fraction of a period, if one is."""
+    time_input: int | None = None  # the input that is a fraction of a period, if one is
     name: str = field(init=False, default="gradient-boosting-summaries")
     _linear: list[PerTask] = field(init=False, repr=False)
-    _scale: Standardiser = field(init=False, repr=False)
-    _targets: Targets = field(init=False, repr=False)
+    _scale: base.Standardiser = field(init=False, repr=False)
+    _targets: base.Targets = field(init=False, repr=False)
     _model: Any = field(init=False, repr=False)
-    _spread: Spread = field(init=False, repr=False)
+    _spread: base.Spread = field(init=False, repr=False)
 
-    def fit(self, train: Pooled, val: Sequence[NumpyTask]) -> "SummaryBoosting":
+    def fit(self, train: base.Pooled, val: base.Tasks) -> "SummaryBoosting":
         """Itself, trained to predict how far a target lies from the mean of its support."""
-        check(train, val)
-        self._targets, self._scale = Targets.of(train.y), Standardiser.of(train.x)
+        base.check(train, val)
+        self._targets, self._scale = base.Targets.of(train.y), base.Standardiser.of(train.x)
         ridges = [ridge()] if self.time_input is None else [ridge(), ridge(self.time_input)]
         self._linear = [one.fit(train, val) for one in ridges]
         features, deviation = zip(*(self._row(task) for task in simulate(train, val, self.config)), strict=True)
@@ -248,24 +209,14 @@ class SummaryBoosting:
         x, y = np.concatenate(features), np.concatenate(deviation)
         self._model = boost("real", x, y, lambda model: loss(model.predict(query_x)), self.config)
         fitted = [self._fitted(task.support_x, task.support_y, task.query_x) for task in val]
-        self._spread = fit_spread(fitted, [task.query_y for task in val], self._targets.floor)
+        self._spread = base.fit_spread(fitted, [task.query_y for task in val], self._targets.floor)
         return self
 
-    def predict(
-        self,
-        support_x: Float[np.ndarray, "n dx"],
-        support_y: Float[np.ndarray, " n"],
-        query_x: Float[np.ndarray, "q dx"],
-    ) -> Normal:
+    def predict(self, support_x: base.Inputs, support_y: base.Reals, query_x: base.Queries) -> base.Normal:
         """The model's value; its spread follows the support's residuals, each predicted from the other examples."""
         return self._spread.normal(self._fitted(support_x, support_y, query_x))
 
-    def features(
-        self,
-        support_x: Float[np.ndarray, "n dx"],
-        support_y: Float[np.ndarray, " n"],
-        query_x: Float[np.ndarray, "q dx"],
-    ) -> Float[np.ndarray, "q k"]:
+    def features(self, support_x: base.Inputs, support_y: base.Reals, query_x: base.Queries) -> base.Features:
         """Each query's inputs and what the support says about it; what an empty support cannot say is missing."""
         count, inputs = len(query_x), query_x.shape[1]
         if not len(support_y):
@@ -293,35 +244,32 @@ class SummaryBoosting:
     def _level(self, support_y: np.ndarray) -> float:
         return float(support_y.mean()) if len(support_y) else self._targets.mean
 
-    def _row(self, task: NumpyTask) -> tuple[np.ndarray, np.ndarray]:
+    def _row(self, task: base.NumpyTask) -> tuple[np.ndarray, np.ndarray]:
         features = self.features(task.support_x, task.support_y, task.query_x)
         return features, task.query_y - self._level(task.support_y)
 
-    def _fitted(self, support_x: np.ndarray, support_y: np.ndarray, query_x: np.ndarray) -> Fitted:
+    def _fitted(self, support_x: np.ndarray, support_y: np.ndarray, query_x: np.ndarray) -> base.Fitted:
         rows, shots = np.arange(len(support_y)), len(support_y)
         others = [(support_x[rows != i], support_y[rows != i]) for i in rows]
         held_out = [self.features(x, y, support_x[[i]]) for i, (x, y) in enumerate(others)]
         value = self._model.predict(np.concatenate([*held_out, self.features(support_x, support_y, query_x)]))
         levels = np.array([self._level(y) for _, y in others])
         squares = ((support_y - levels - value[:shots]) ** 2).sum()
-        return Fitted(value[shots:] + self._level(support_y), np.ones(len(query_x)), float(squares), shots)
+        return base.Fitted(value[shots:] + self._level(support_y), np.ones(len(query_x)), float(squares), shots)
 
 
-def squared_loss(
-    val: Sequence[NumpyTask], targets: Sequence[np.ndarray] | None = None
-) -> Callable[[np.ndarray], float]:
+def squared_loss(val: base.Tasks, targets: Sequence[np.ndarray] | None = None) -> Callable[[np.ndarray], float]:
     """The mean over tasks of the mean squared error of predictions for all query rows, one task after another."""
-    truth = np.concatenate(targets or [task.query_y for task in val])
-    share = row_shares(val)
+    truth, share = np.concatenate(targets or [task.query_y for task in val]), row_shares(val)
     return lambda predicted: float(share @ (truth - predicted) ** 2)
 
 
-def row_shares(val: Sequence[NumpyTask]) -> Float[np.ndarray, " n"]:
+def row_shares(val: base.Tasks) -> Float[np.ndarray, " n"]:
     """The weight of each query row under which tasks count alike; they sum to one."""
     return np.concatenate([np.full(len(t.query_y), 1 / (len(t.query_y) * len(val))) for t in val])
 
 
-def simulate(train: Pooled, val: Sequence[NumpyTask], config: BoostingConfig) -> Iterator[NumpyTask]:
+def simulate(train: base.Pooled, val: base.Tasks, config: BoostingConfig) -> Iterator[base.NumpyTask]:
     """Tasks of single training groups: some rows as support and other rows to predict, so that none sees itself."""
     random = random_state(config.seed)
     sizes = [len(task.support_y) for task in val]
@@ -334,7 +282,7 @@ def simulate(train: Pooled, val: Sequence[NumpyTask], config: BoostingConfig) ->
             rows = random.permutation(groups[group])
             shots = 0 if random.uniform() < EMPTY_SHARE else min(random.randint(low, high + 1), len(rows) - 1)
             support, query = rows[:shots], rows[shots : shots + config.rows_per_draw]
-            yield NumpyTask(train.x[support], train.y[support], train.x[query], train.y[query])
+            yield base.NumpyTask(train.x[support], train.y[support], train.x[query], train.y[query])
             done += len(query)
             if done >= config.max_rows:
                 return

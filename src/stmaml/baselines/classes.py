@@ -1,30 +1,27 @@
 """Baselines for classes: shares in the support, logistic regression on it, pooled gradient boosting."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from stmaml.baselines.base import NumpyTask, Pooled, Probabilities, Standardiser, check, mean_over_tasks
+from stmaml.baselines import base
 from stmaml.baselines.boosting import BoostingConfig, boost, row_shares, simulate
 from stmaml.baselines.per_task import TUNING_TASKS, squared_distance
 from stmaml.errors import SourceError
 from stmaml.tasks import TargetKind
 
-PRIOR_COUNTS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""How many examples the training shares of the classes are worth."""
-PENALTIES_AND_BLENDS = tuple(product((0.01, 0.1, 1.0, 10.0, 100.0), (0.01, 0.03, 0.1, 0.3, 1.0)))
-"""Inverse penalties of logistic regression, and how much of the class shares is mixed in."""
-SMALLEST = 1e-6
-"""No class is ruled out: one that a tree has never seen may come all the same."""
+PRIOR_COUNTS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # how many examples the training shares of the classes are worth
+PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # inverse ones of logistic regression
+BLENDS = (0.01, 0.03, 0.1, 0.3, 1.0)  # how much of the class shares is mixed in
+SMALLEST = 1e-6  # no class is ruled out: one that a tree has never seen may come all the same
 
 
-def check_classes(train: Pooled, val: Sequence[NumpyTask], num_classes: int) -> None:
+def check_classes(train: base.Pooled, val: base.Tasks, num_classes: int) -> None:
     """Raises SourceError if targets are not class indices below `num_classes`."""
-    check(train, val)
+    base.check(train, val)
     for y in (train.y, *(task.support_y for task in val), *(task.query_y for task in val)):
         if not np.issubdtype(y.dtype, np.integer):
             raise SourceError(f"the classes are {y.dtype} numbers; expected integers from 0 to {num_classes - 1}.")
@@ -32,9 +29,14 @@ def check_classes(train: Pooled, val: Sequence[NumpyTask], num_classes: int) -> 
             raise SourceError(f"the classes must be 0 to {num_classes - 1}; found {y.min()} to {y.max()}.")
 
 
-def log_loss(answer: Probabilities, y: Int[np.ndarray, " q"]) -> Float[np.ndarray, " q"]:
+def log_loss(answer: base.Probabilities, y: Int[np.ndarray, " q"]) -> Float[np.ndarray, " q"]:
     """Minus the log-probability of each example's class."""
     return -np.log(answer[np.arange(len(y)), y])
+
+
+def task_loss(answers: Iterable[base.Probabilities], tasks: base.Tasks) -> float:
+    """The log-loss of each task's queries, averaged."""
+    return base.mean_over_tasks([log_loss(a, task.query_y) for a, task in zip(answers, tasks, strict=True)])
 
 
 @dataclass
@@ -47,22 +49,19 @@ class SupportFrequency:
     prior_count: float = field(init=False, default=1.0)
     _shares: Float[np.ndarray, " c"] = field(init=False, repr=False)
 
-    def fit(self, train: Pooled, val: Sequence[NumpyTask]) -> "SupportFrequency":
+    def fit(self, train: base.Pooled, val: base.Tasks) -> "SupportFrequency":
         """Itself, with the shrinkage that serves the validation tasks best."""
         check_classes(train, val, self.num_classes)
         counts = np.bincount(train.y, minlength=self.num_classes) + 1.0
         self._shares = counts / counts.sum()
 
         def loss(prior_count: float) -> float:
-            answers = (self._answer(task.support_y, len(task.query_y), prior_count) for task in val)
-            return mean_over_tasks([log_loss(a, task.query_y) for a, task in zip(answers, val, strict=True)])
+            return task_loss((self._answer(task.support_y, len(task.query_y), prior_count) for task in val), val)
 
         self.prior_count = min(PRIOR_COUNTS, key=loss)
         return self
 
-    def predict(
-        self, support_x: Float[np.ndarray, "n dx"], support_y: Int[np.ndarray, " n"], query_x: Float[np.ndarray, "q dx"]
-    ) -> Probabilities:
+    def predict(self, support_x: base.Inputs, support_y: base.Labels, query_x: base.Queries) -> base.Probabilities:
         """The same shares for every query."""
         del support_x
         return self._answer(support_y, len(query_x), self.prior_count)
@@ -81,29 +80,23 @@ class Logistic:
     name: str = field(init=False, default="logistic")
     setting: tuple[float, float] = field(init=False, default=(1.0, 0.1))
     _shares: SupportFrequency = field(init=False, repr=False)
-    _scale: Standardiser = field(init=False, repr=False)
+    _scale: base.Standardiser = field(init=False, repr=False)
 
-    def fit(self, train: Pooled, val: Sequence[NumpyTask]) -> "Logistic":
+    def fit(self, train: base.Pooled, val: base.Tasks) -> "Logistic":
         """Itself, with the penalty and the mixing that serve the validation tasks best."""
         self._shares = SupportFrequency(self.num_classes).fit(train, val)
-        self._scale = Standardiser.of(train.x)
-        few = val[:TUNING_TASKS]
-
-        def losses(penalty: float) -> list[tuple[float, tuple[float, float]]]:
+        self._scale = base.Standardiser.of(train.x)
+        few, losses = val[:TUNING_TASKS], []
+        for penalty in PENALTIES:
             parts = [self._parts(task.support_x, task.support_y, task.query_x, penalty) for task in few]
-            blends = [blend for candidate, blend in PENALTIES_AND_BLENDS if candidate == penalty]
-            return [(self._loss(parts, few, blend), (penalty, blend)) for blend in blends]
-
-        penalties = dict.fromkeys(penalty for penalty, _ in PENALTIES_AND_BLENDS)
-        self.setting = min(one for penalty in penalties for one in losses(penalty))[1]
+            losses += [(task_loss((_mixed(*one, b) for one in parts), few), (penalty, b)) for b in BLENDS]
+        self.setting = min(losses)[1]
         return self
 
-    def predict(
-        self, support_x: Float[np.ndarray, "n dx"], support_y: Int[np.ndarray, " n"], query_x: Float[np.ndarray, "q dx"]
-    ) -> Probabilities:
+    def predict(self, support_x: base.Inputs, support_y: base.Labels, query_x: base.Queries) -> base.Probabilities:
         """The mixture; where the support has fewer than two classes, the class shares alone."""
         penalty, blend = self.setting
-        return self._mixed(self._parts(support_x, support_y, query_x, penalty), blend)
+        return _mixed(*self._parts(support_x, support_y, query_x, penalty), blend)
 
     def _parts(
         self, support_x: np.ndarray, support_y: np.ndarray, query_x: np.ndarray, penalty: float
@@ -116,16 +109,12 @@ class Logistic:
         model = LogisticRegression(C=penalty, max_iter=1000).fit(self._scale(support_x), support_y)
         return spread_out(model, self._scale(query_x), self.num_classes), shares
 
-    @staticmethod
-    def _mixed(parts: tuple[np.ndarray, np.ndarray], blend: float) -> np.ndarray:
-        return (1 - blend) * parts[0] + blend * parts[1]
 
-    def _loss(self, parts: list[tuple[np.ndarray, np.ndarray]], tasks: Sequence[NumpyTask], blend: float) -> float:
-        answers = [self._mixed(one, blend) for one in parts]
-        return mean_over_tasks([log_loss(a, task.query_y) for a, task in zip(answers, tasks, strict=True)])
+def _mixed(own: np.ndarray, shares: np.ndarray, blend: float) -> np.ndarray:
+    return (1 - blend) * own + blend * shares
 
 
-def spread_out(model: Any, x: Float[np.ndarray, "q k"], num_classes: int) -> Probabilities:
+def spread_out(model: Any, x: Float[np.ndarray, "q k"], num_classes: int) -> base.Probabilities:
     """The class probabilities of a scikit-learn model, with a column for classes it has not seen too."""
     answer = np.full((len(x), num_classes), SMALLEST)
     answer[:, model.classes_] += model.predict_proba(x)
@@ -140,7 +129,7 @@ class ClassBoosting:
     num_classes: int
     config: BoostingConfig = field(default_factory=BoostingConfig)
     summaries: bool = False
-    _scale: Standardiser = field(init=False, repr=False)
+    _scale: base.Standardiser = field(init=False, repr=False)
     _shares: SupportFrequency = field(init=False, repr=False)
     _model: Any = field(init=False, repr=False, default=None)
 
@@ -149,10 +138,10 @@ class ClassBoosting:
         """Its row in a table."""
         return "gradient-boosting-summaries" if self.summaries else "gradient-boosting"
 
-    def fit(self, train: Pooled, val: Sequence[NumpyTask]) -> "ClassBoosting":
+    def fit(self, train: base.Pooled, val: base.Tasks) -> "ClassBoosting":
         """Itself, trained on rows or on simulated tasks of the training groups."""
         self._shares = SupportFrequency(self.num_classes).fit(train, val)
-        self._scale, self._model = Standardiser.of(train.x), None
+        self._scale, self._model = base.Standardiser.of(train.x), None
         if len(np.unique(train.y)) < 2:  # nothing to tell apart: the shares are all there is to say
             return self
         x, y = train.x, train.y
@@ -169,17 +158,13 @@ class ClassBoosting:
         self._model = boost("class", x, y, loss, self.config)
         return self
 
-    def predict(
-        self, support_x: Float[np.ndarray, "n dx"], support_y: Int[np.ndarray, " n"], query_x: Float[np.ndarray, "q dx"]
-    ) -> Probabilities:
+    def predict(self, support_x: base.Inputs, support_y: base.Labels, query_x: base.Queries) -> base.Probabilities:
         """The model's class probabilities."""
         if self._model is None:
             return self._shares.predict(support_x, support_y, query_x)
         return spread_out(self._model, self.features(support_x, support_y, query_x), self.num_classes)
 
-    def features(
-        self, support_x: Float[np.ndarray, "n dx"], support_y: Int[np.ndarray, " n"], query_x: Float[np.ndarray, "q dx"]
-    ) -> Float[np.ndarray, "q k"]:
+    def features(self, support_x: base.Inputs, support_y: base.Labels, query_x: base.Queries) -> base.Features:
         """Each query's inputs and, with summaries, shares, neighbours and class distances in the support."""
         if not self.summaries:
             return query_x

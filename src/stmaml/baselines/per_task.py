@@ -5,7 +5,7 @@ What they have in common is written once; ratios of variances are chosen for the
 tasks, after which the noise variance is set for the highest density there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 from typing import ClassVar
@@ -13,30 +13,17 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from stmaml.baselines.base import (
-    Fitted,
-    Normal,
-    NumpyTask,
-    Pooled,
-    Spread,
-    Standardiser,
-    Targets,
-    check,
-    fit_spread,
-    mean_over_tasks,
-)
+from stmaml.baselines import base
 from stmaml.errors import SettingError
 from stmaml.tasks import TargetKind
 
-TUNING_TASKS = 300
-"""Validation tasks on which settings are compared."""
+TUNING_TASKS = 300  # validation tasks on which settings are compared
 ALPHAS = tuple((alpha,) for alpha in (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0))
 SIGNALS_AND_LENGTHS = tuple(product((0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)))
 
 Setting = tuple[float, ...]
 Kernel = Callable[[np.ndarray, np.ndarray, Setting], np.ndarray]
 """Covariances between the rows of two sets, in units of the noise variance."""
-Inputs = Callable[[np.ndarray], np.ndarray]
 
 
 def no_kernel(a: Float[np.ndarray, "*b n d"], b: Float[np.ndarray, "*b m d"], setting: Setting) -> np.ndarray:
@@ -73,45 +60,42 @@ class PerTask:
     time_input: int | None = None
     """The input that is a fraction of a period: if given, its sine and cosine are all the model sees."""
     setting: Setting = field(init=False, default=())
-    _inputs: Inputs = field(init=False, repr=False)
-    _targets: Targets = field(init=False, repr=False)
-    _spread: Spread = field(init=False, repr=False)
+    _inputs: Callable[[np.ndarray], np.ndarray] = field(init=False, repr=False)
+    _targets: base.Targets = field(init=False, repr=False)
+    _spread: base.Spread = field(init=False, repr=False)
 
-    def fit(self, train: Pooled, val: Sequence[NumpyTask]) -> "PerTask":
+    def fit(self, train: base.Pooled, val: base.Tasks) -> "PerTask":
         """Itself, with the settings that serve the validation tasks best; the training rows only give scales."""
-        check(train, val)
+        base.check(train, val)
         if self.time_input is not None and not 0 <= self.time_input < train.x.shape[1]:
             raise SettingError(
                 f"time_input must be 0 to {train.x.shape[1] - 1}, an input's index; got {self.time_input}."
             )
-        self._targets = Targets.of(train.y)
-        self._inputs = Standardiser.of(train.x) if self.time_input is None else Seasonal(self.time_input)
+        self._targets = base.Targets.of(train.y)
+        self._inputs = base.Standardiser.of(train.x) if self.time_input is None else Seasonal(self.time_input)
         labelled = [task for task in val if len(task.support_y)]
         self.setting = min(self.grid, key=lambda setting: self._error(setting, labelled[:TUNING_TASKS]))
         fitted = [self._fitted(task.support_x, task.support_y, task.query_x, self.setting) for task in labelled]
-        self._spread = Spread(self._targets.std**2, 1e9, self._targets.floor)
+        self._spread = base.Spread(self._targets.std**2, 1e9, self._targets.floor)
         if labelled:
-            self._spread = fit_spread(fitted, [task.query_y for task in labelled], self._targets.floor)
+            self._spread = base.fit_spread(fitted, [task.query_y for task in labelled], self._targets.floor)
         return self
 
-    def predict(
-        self,
-        support_x: Float[np.ndarray, "n dx"],
-        support_y: Float[np.ndarray, " n"],
-        query_x: Float[np.ndarray, "q dx"],
-    ) -> Normal:
+    def predict(self, support_x: base.Inputs, support_y: base.Reals, query_x: base.Queries) -> base.Normal:
         """The posterior predictive; without a support the distribution of the training targets."""
         if not len(support_y):
             return self._targets.unknown(len(query_x))
         return self._spread.normal(self._fitted(support_x, support_y, query_x, self.setting))
 
-    def _error(self, setting: Setting, tasks: Sequence[NumpyTask]) -> float:
+    def _error(self, setting: Setting, tasks: base.Tasks) -> float:
         if len(self.grid) == 1 or not tasks:
             return 0.0
         means = (self._fitted(task.support_x, task.support_y, task.query_x, setting).mean for task in tasks)
-        return mean_over_tasks([(task.query_y - mean) ** 2 for task, mean in zip(tasks, means, strict=True)])
+        return base.mean_over_tasks([(task.query_y - mean) ** 2 for task, mean in zip(tasks, means, strict=True)])
 
-    def _fitted(self, support_x: np.ndarray, support_y: np.ndarray, query_x: np.ndarray, setting: Setting) -> Fitted:
+    def _fitted(
+        self, support_x: np.ndarray, support_y: np.ndarray, query_x: np.ndarray, setting: Setting
+    ) -> base.Fitted:
         support, query, y = self._inputs(support_x), self._inputs(query_x), support_y.astype(float)
         cross = self.kernel(query, support, setting)
         noisy = self.kernel(support, support, setting) + np.eye(len(y))
@@ -122,7 +106,7 @@ class PerTask:
         prior = self.kernel(query[:, None], query[:, None], setting)[:, 0, 0]
         known = (cross * for_query.T).sum(1) - (1 - cross @ for_one) ** 2 / for_one.sum()
         shape = np.maximum(1 + prior - known, 1.0)
-        return Fitted(level + cross @ residual, shape, float((y - level) @ residual), len(y) - 1)
+        return base.Fitted(level + cross @ residual, shape, float((y - level) @ residual), len(y) - 1)
 
 
 @dataclass(frozen=True)

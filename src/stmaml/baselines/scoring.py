@@ -6,11 +6,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from stmaml.baselines.base import Baseline, Normal, numpy_tasks
-from stmaml.benchmarks.base import TaskSet
+from stmaml.benchmarks.sources import TaskSet
 from stmaml.errors import SettingError
-from stmaml.evaluation import Scores, ordered
+from stmaml.evaluation import Scores, scores_of
 from stmaml.metrics import score_task
-from stmaml.prediction import AbstractOutcome, CategoricalOutcome, NormalOutcome, Prediction
+from stmaml.outcomes import AbstractOutcome, CategoricalOutcome, NormalOutcome
+from stmaml.prediction import Prediction
 from stmaml.progress import tell
 from stmaml.tasks import TaskBatch
 
@@ -20,11 +21,8 @@ def score_baseline(baseline: Baseline, task_set: TaskSet) -> Scores:
     real = np.asarray(task_set.batch.tasks.query.weight) > 0
     is_class = np.asarray(task_set.batch.tasks.query.y).ndim == 2
     if (baseline.target == "class") != is_class:
-        kinds = ("real numbers", "classes")
-        raise SettingError(
-            f"{baseline.name} predicts {kinds[not is_class]}, but the targets of {task_set.name} are "
-            f"{kinds[is_class]}; take a baseline for those."
-        )
+        own, here = ("real numbers", "classes") if is_class else ("classes", "real numbers")
+        raise SettingError(f"{baseline.name} predicts {own}, but the targets here are {here}; take one for those.")
     answers: list[np.ndarray] = []
     for index, task in enumerate(numpy_tasks(task_set)):
         answer = baseline.predict(task.support_x, task.support_y, task.query_x)
@@ -39,8 +37,7 @@ def score_baseline(baseline: Baseline, task_set: TaskSet) -> Scores:
         return score_task(Prediction(_outcome(answer, is_class)), query.y, query.weight, batch.clean)
 
     values = jax.vmap(score)(jax.tree.map(jnp.asarray, task_set.batch), jnp.asarray(padded))
-    arranged = ordered({name: np.asarray(value) for name, value in values.items()})
-    return Scores(arranged, np.asarray(task_set.batch.family), task_set.name, task_set.digest, num_samples=1)
+    return scores_of({name: np.asarray(value) for name, value in values.items()}, task_set, num_samples=1)
 
 
 def _outcome(answer: Float[Array, "q k"], is_class: bool) -> AbstractOutcome:

@@ -1,82 +1,111 @@
-"""Where tasks come from: sources, the three of a benchmark, and frozen sets of test tasks."""
+"""An open benchmark: three sources of tasks, and all that is known about testing on them."""
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Protocol, runtime_checkable
+import abc
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
-import equinox as eqx
-import jax
-import jax.random as jr
-import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, Shaped
 
-from stmaml.errors import SourceError
-from stmaml.tasks import Examples, Scaling, Task, TaskBatch, TaskSpec
+from stmaml.benchmarks.sources import TaskSet, TaskSource, freeze, in_turn
+from stmaml.errors import SettingError, at_least
+from stmaml.tasks import Examples, Scaling
 
-CHECKED = 8
-"""Tasks in a short form that are looked at whole before the others are trusted."""
-SCALING_BYTES = 2**27
-"""Of tasks in a short form, those whose images are measured at once."""
-KNOTS = 65
-"""Quantiles of an input between which its rank is interpolated."""
+TABLE = "table"  # the name of a user's table among benchmarks
+VAL_SEED = 1
+TEST_SEED = 2
+ONLY_IN_TRAINING = {"min_shots": None, "pool": None}
+"""Settings that no test task depends on, and what they are in a test."""
 
-
-@runtime_checkable
-class TaskSource(Protocol):
-    """An endless supply of tasks. Stateless: the same key gives the same tasks.
-
-    A source that is an `eqx.Module` is sampled on the device, inside the compiled training step; any other object is
-    called on the host.
-    """
-
-    @property
-    def spec(self) -> TaskSpec:
-        """What its tasks look like."""
-        ...
-
-    def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
-        """`num_tasks` tasks, all of the same shape."""
-        ...
-
-
-@runtime_checkable
-class BenchmarkConfig(Protocol):
-    """The settings of a benchmark: a frozen dataclass that builds its sources."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    def open(self) -> "Benchmark":
-        """The sources behind these settings."""
-        ...
+BudgetName = Literal["smoke", "cpu", "paper"]
+Floor = dict[str, Any]
+"""The best possible scores: metrics (`mean`, `ci95`) under `metrics`, the same by family, and what they are: `name`."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Benchmark:
-    """Training, validation and test tasks of one kind."""
+class Budget:
+    """How much work goes into each row of a table."""
 
-    train: TaskSource
-    val: TaskSource
-    test: TaskSource
-    families: tuple[str, ...]
-    """Names of what `TaskBatch.family` counts."""
-    test_name: str
-    """What kind of tasks `test` gives: the first part of a frozen set's name."""
-    showcases: Callable[[], Sequence["Showcase"]] = tuple
-    """Tasks for figures, made when asked for."""
-    notes: tuple[str, ...] = ()
-    """What a user should know of the files behind it, such as what was left out."""
+    steps: int | None  # meta-steps; those of the recipe if not given
+    seeds: int
+    tasks: int  # test tasks
+    tasks_per_batch: int | None = None  # tasks in a meta-step; those of the recipe if not given
+    steps_per_call: int = 100  # a GPU waits less if it is asked less often
+    samples: int = 20  # predictors sampled for each test task
+    val_tasks: int | None = None  # validation tasks; those of the recipe if not given
+    own_pace: bool = False
+    """Whether presets beyond the paper are rows, each trained as long as its recipe says. They are many times larger,
+    so smaller budgets leave them out unless they are named, and then train them as long as the other rows."""
+    sweep: bool = False  # whether ST-MAML and its `best` preset are also tested with fewer and with more examples
+    quick: bool = False  # whether programs are compiled, and baselines fitted, in a hurry rather than well
 
-    @cached_property
-    def scaling(self) -> Scaling:
-        """Means and spreads over training tasks, for methods that standardise."""
-        return measure_scaling(self.train)
 
-    @cached_property
-    def rank_scaling(self) -> Scaling:
-        """The same with quantiles of inputs, for methods that see their ranks."""
-        return measure_scaling(self.train, by_rank=True)
+@dataclass(frozen=True)
+class Budgets:
+    """Three sizes of a table; these are for a benchmark that says nothing else."""
+
+    smoke: Budget = Budget(steps=50, tasks_per_batch=8, seeds=1, tasks=50, quick=True)  # a few minutes, to see it work
+    cpu: Budget = Budget(steps=4_000, seeds=3, tasks=1_000)  # under an hour on two cores
+    paper: Budget = Budget(steps=None, seeds=3, tasks=1_000, steps_per_call=500, own_pace=True)
+    """The full training, for a GPU."""
+
+    def named(self, name: BudgetName) -> Budget:
+        """One of them."""
+        return {"smoke": self.smoke, "cpu": self.cpu, "paper": self.paper}[name]
+
+
+def check_shots(shots: int, min_shots: int | None) -> None:
+    """Refuses supports without an example, and a smallest one that is larger than the largest."""
+    at_least(1, shots=shots)
+    if min_shots is not None and not 0 <= min_shots <= shots:
+        raise SettingError(f"--min-shots must lie between 0 and --shots ({shots}); got {min_shots}.")
+
+
+class Shelf:
+    """What was read from files: each thing once, for as long as a benchmark holds the shelf."""
+
+    def __init__(self) -> None:
+        self._things: dict[Hashable, Any] = {}
+
+    def once(self, name: Hashable, make: Callable[[], T]) -> T:
+        """What stands under this name, made if it is not there yet."""
+        if name not in self._things:
+            self._things[name] = make()
+        return self._things[name]
+
+
+@runtime_checkable
+class Aftercare(Protocol):
+    """What a benchmark gives a trained run beside its weights, and how it judges what users will get."""
+
+    def finish(self, learner: Any, folder: Path) -> None:
+        """Writes into the run's folder what the learner still needs."""
+        ...
+
+    def judge(self, folder: Path, shots: int) -> Callable[..., dict[str, Any]]:
+        """What makes scores of a prediction and its query, for predictions from so many labelled examples."""
+        ...
+
+
+class BenchmarkConfig(abc.ABC):
+    """The settings of a benchmark: a frozen dataclass that opens it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    budgets: ClassVar[Budgets] = Budgets()
+
+    @abc.abstractmethod
+    def open(self, shelf: Shelf | None = None) -> "Benchmark":
+        """The benchmark behind these settings; what stands on the shelf is not read again."""
+
+    def at_test(self, name: str, **changes: Any) -> Any:
+        """These settings with those changed that are given, for a test of what was trained under them."""
+        known = {each.name for each in fields(self)}
+        given = {key: value for key, value in changes.items() if value is not None}
+        if unknown := [key for key in given if key not in known]:
+            raise SettingError(f"{name} has no --{unknown[0]} to change at test time.")
+        return replace(self, **{key: v for key, v in ONLY_IN_TRAINING.items() if key in known}, **given)
 
 
 @dataclass(frozen=True)
@@ -84,195 +113,72 @@ class Showcase:
     """A task to be drawn: its support, and the inputs and true values of a curve through it."""
 
     name: str
+    figure: str  # the kind of figure it is for: a name of reports.FIGURES
+    labels: dict[str, Any]  # what the figure says about it, such as its family
     support: Examples
     x: Float[Array, "n *dx"]
     truth: Float[Array, "n dy"]
-    axis: Float[Array, " n"]
-    """Where on the figure's horizontal axis each input stands."""
+    axis: Float[Array, " n"]  # where on the figure's horizontal axis each input stands
     rules: tuple[str, ...] = ()
     """The rules the support leaves open, where it leaves several: `x` then holds a set of one size for each."""
 
 
-class Pool(eqx.Module):
-    """A fixed number of tasks, from which whole tasks are drawn with replacement."""
+@dataclass(frozen=True)
+class Sweep:
+    """Numbers of labelled examples to test with, and how a figure shows them."""
 
-    batch: TaskBatch
-    spec: TaskSpec = eqx.field(static=True)
-
-    def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
-        """Tasks of the pool, uniformly."""
-        chosen = jr.randint(key, (num_tasks,), 0, self.batch.family.shape[0])
-        return jax.tree.map(lambda leaf: leaf[chosen], self.batch)
-
-
-@runtime_checkable
-class DrawingSource(TaskSource, Protocol):
-    """A source whose tasks have a short form, such as the places of their images: a thousand of them fit in memory."""
-
-    @property
-    def content_digest(self) -> str:
-        """Stands for whatever the short forms refer to."""
-        ...
-
-    def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Any:
-        """The short form of the tasks that `sample` gives: arrays with a leading axis of tasks, one named `family`."""
-        ...
-
-    def expand(self, drawn: Any) -> TaskBatch:
-        """The tasks themselves."""
-        ...
-
-
-def _as_stored(stored: TaskBatch) -> TaskBatch:
-    return stored
+    shots: tuple[int, ...]
+    label: str = "labelled examples"
+    figure: str = "shots"
 
 
 @dataclass(frozen=True)
-class TaskSet:
-    """A frozen, named set of tasks, so that two runs are scored on the same ones."""
+class Rows:
+    """All training rows in one table, for models of everything at once."""
 
-    name: str
-    stored: Any
-    """The tasks, or their short form."""
-    digest: str
-    """First 16 digits of the SHA-256 of all its numbers; of a short form also of what that refers to."""
-    expand: Callable[[Any], TaskBatch] = _as_stored
-    """Makes tasks of what is stored."""
-
-    @property
-    def batch(self) -> TaskBatch:
-        """All tasks at once: large, where they are stored in a short form."""
-        return self.expand(self.stored)
-
-    @property
-    def family(self) -> Int[np.ndarray, " m"]:
-        """The kind of each task."""
-        return np.asarray(self.stored.family)
-
-    @property
-    def num_tasks(self) -> int:
-        """Tasks in the set."""
-        return self.stored.family.shape[0]
-
-    @property
-    def task_bytes(self) -> int:
-        """Bytes of one task."""
-        one = jax.eval_shape(self.expand, self._rows(np.zeros(1, dtype=int)))
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
-
-    def chunks(self, size: int) -> Iterator[TaskBatch]:
-        """The tasks in order, `size` at a time; the last chunk repeats its final task to keep the shape."""
-        for start in range(0, self.num_tasks, size):
-            yield self.expand(self._rows(np.minimum(np.arange(start, start + size), self.num_tasks - 1)))
-
-    def _rows(self, rows: Int[np.ndarray, " k"]) -> Any:
-        return jax.tree.map(lambda leaf: leaf[rows], self.stored)
+    settings: BenchmarkConfig  # those under which inputs tell most
+    pooled: Callable[[int, int], tuple[Shaped[Any, "n dx"], Shaped[Any, " n"], Shaped[Any, " n"]]]
+    """Inputs, targets and group of at most so many rows, drawn under a seed."""
+    time_input: int | None = None  # the input that is a fraction of a period, if one is
 
 
-def freeze(source: TaskSource, num_tasks: int, *, seed: int, name: str) -> TaskSet:
-    """The first `num_tasks` tasks of `source` under `seed`, in their short form if they have one.
-
-    Drawn in double precision on the CPU and rounded to single, so that the set, and its digest, are the same on any
-    hardware.
-    """
-    short = isinstance(source, DrawingSource)
-    draw = source.draw if short else source.sample
-    with jax.default_device(jax.devices("cpu")[0]), jax.enable_x64(True):
-        drawn = (eqx.filter_jit(draw) if isinstance(source, eqx.Module) else draw)(num_tasks, key=jr.key(seed))
-        stored = jax.tree.map(_single, drawn) if short or isinstance(drawn, TaskBatch) else drawn
-    frozen = TaskSet(f"{name}/seed-{seed}/tasks-{num_tasks}", stored, "", source.expand if short else _as_stored)
-    check_batch(next(frozen.chunks(min(num_tasks, CHECKED))) if short else stored, source.spec)
-    digest = hashlib.sha256(source.content_digest.encode() if short else b"")
-    for leaf in jax.tree.leaves(stored):
-        digest.update(np.ascontiguousarray(leaf).tobytes())
-    return replace(frozen, digest=digest.hexdigest()[:16])
+def _no_floor() -> Floor | None:
+    return None
 
 
-def _single(leaf: jax.Array) -> np.ndarray:
-    array = np.asarray(leaf)
-    return array.astype(np.float32 if np.issubdtype(array.dtype, np.floating) else np.int32)
+@dataclass(frozen=True)
+class Benchmark:
+    """Training, validation and test tasks of one kind, and what a test of them needs."""
 
+    settings: BenchmarkConfig  # what it was opened with
+    train: TaskSource
+    val: TaskSource
+    test: TaskSource
+    families: tuple[str, ...]  # names of what `TaskBatch.family` counts
+    conditions: dict[str, Any]  # every setting that changes the test tasks, by name
+    showcases: Callable[[], Sequence[Showcase]] = tuple  # tasks for figures, made when asked for
+    floor: Callable[[], Floor | None] = _no_floor  # the best scores that any predictor could have, where they are known
+    sweep: Sweep | None = None
+    labelled: tuple[int, ...] = ()
+    """Numbers of labelled examples that one test goes through; if none, there is one number, a condition as others."""
+    test_tasks: int = 1000  # in a test, if not told otherwise
+    test_groups: int = 0  # groups that the test source deals in turn, where several tasks are of one
+    aftercare: Aftercare | None = None
+    rows: Rows | None = None  # for baselines; none where they are not compared with
+    notes: tuple[str, ...] = ()  # what a user should know of the files behind it, such as what was left out
+    own_scaling: Scaling | None = None  # how methods that standardise are to scale, where the benchmark says so itself
+    shelf: Shelf = field(default_factory=Shelf)
 
-def check_batch(batch: object, spec: TaskSpec) -> None:
-    """Raises SourceError if a batch does not fit `spec` or holds numbers that cannot be learnt from."""
-    if not isinstance(batch, TaskBatch):
-        raise SourceError(f"sample returned {type(batch).__name__}; expected a TaskBatch, such as TaskBatch.of makes.")
-    for part, examples in (("support", batch.tasks.support), ("query", batch.tasks.query)):
-        x, y, weight = (np.asarray(a) for a in (examples.x, examples.y, examples.weight))
-        if weight.ndim != 2 or x.shape != (*weight.shape, *spec.x_shape):
-            raise SourceError(
-                f"the {part} inputs have shape {x.shape}; expected (tasks, examples, {_dims(spec.x_shape)}) with "
-                f"weights of shape (tasks, examples), and the weights have {weight.shape}. Make them agree with spec."
-            )
-        y_shape = weight.shape if spec.target == "class" else (*weight.shape, spec.y_size)
-        if y.shape != y_shape:
-            raise SourceError(f"the {part} targets have shape {y.shape}; expected {y_shape} from spec.")
-        if spec.target == "class" and not np.issubdtype(y.dtype, np.integer):
-            raise SourceError(f"the {part} classes are {y.dtype} numbers; expected integers from 0 on.")
-        if not (np.isfinite(weight) & (weight >= 0)).all():
-            raise SourceError(f"the {part} weights hold NaN, infinity or a negative number; expected 0 or more.")
-        real = weight > 0
-        for what, values in (("inputs", x), ("targets", y)):
-            finite = np.isfinite(values).reshape(len(weight), -1).all(1)
-            if not finite.all():  # rows of weight 0 count too: zero times NaN is NaN
-                task = int(np.argmin(finite))
-                raise SourceError(
-                    f"the {part} {what} of task {task} hold NaN or infinity. Drop or fill those rows, or give them "
-                    "weight 0 and a finite number."
-                )
-        if part == "query" and not real.any(1).all():
-            raise SourceError(f"task {int(np.argmin(real.any(1)))} has an empty query set; give it at least one row.")
-        if spec.target == "class" and real.any() and not (y[real].min() >= 0 and y[real].max() < spec.y_size):
-            raise SourceError(
-                f"the {part} classes must be 0 to {spec.y_size - 1}; found {y[real].min()} to {y[real].max()}."
-            )
-    if not (np.asarray(batch.tasks.support.weight) > 0).any():
-        raise SourceError("every support set of the batch is empty; a method needs labelled examples to learn from.")
+    def vary(self, settings: BenchmarkConfig) -> "Benchmark":
+        """The same under other settings; files that were read are not read again."""
+        return self if settings == self.settings else settings.open(self.shelf)
 
+    def val_set(self, num_tasks: int) -> TaskSet:
+        """Frozen validation tasks."""
+        return freeze(self.val, num_tasks, seed=VAL_SEED)
 
-def _dims(shape: tuple[int, ...]) -> str:
-    return ", ".join(str(extent) for extent in shape)
-
-
-def measure_scaling(source: TaskSource, *, by_rank: bool = False, num_tasks: int = 2000, seed: int = 0) -> Scaling:
-    """Means and standard deviations of inputs and targets over queries of `source`.
-
-    `by_rank`: also quantiles of inputs, of the support too, since few rows leave the ends of a range unseen.
-    """
-    frozen = freeze(source, num_tasks, seed=seed, name="scaling")
-    if isinstance(source, DrawingSource):  # a few hundred images tell as much
-        num_tasks = min(num_tasks, max(1, SCALING_BYTES // frozen.task_bytes))
-    tasks = next(frozen.chunks(num_tasks)).tasks
-    moments = (*_moments(tasks.query, tasks.query.x), *_moments(tasks.query, tasks.query.y))
-    return Scaling(*moments, *(_quantiles(tasks) if by_rank else ()))
-
-
-def _real_rows(examples: Examples, values: Shaped[ArrayLike, "m n *d"]) -> Float[np.ndarray, "k d"]:
-    """The values of all rows that count."""
-    real = np.asarray(examples.weight) > 0
-    return np.asarray(values, dtype=float)[real].reshape(real.sum(), -1)
-
-
-def _moments(examples: Examples, values: Shaped[ArrayLike, "m n *d"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each column."""
-    rows = _real_rows(examples, values)
-    std = rows.std(0)
-    return tuple(rows.mean(0).tolist()), tuple(np.where(std > 1e-6, std, 1.0).tolist())
-
-
-def _quantiles(tasks: Task) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
-    """The quantiles of each input, and their ranks."""
-    rows = np.concatenate([_real_rows(examples, examples.x) for examples in (tasks.support, tasks.query)])
-    knots, ranks = zip(*(_knots(column) for column in rows.T), strict=True)
-    return knots, ranks
-
-
-def _knots(column: Float[np.ndarray, " k"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Quantiles and their ranks. Equal ones are one, at their mean rank; repeats of the last make up the number."""
-    levels = np.linspace(0, 1, KNOTS)
-    # As inputs are rounded: quantiles that differ by less would be equal knots of different ranks.
-    quantiles = np.quantile(column, levels).astype(np.float32)
-    knots, place = np.unique(quantiles, return_inverse=True)
-    ranks = np.bincount(place, levels) / np.bincount(place)
-    missing = (0, KNOTS - len(knots))
-    return tuple(np.pad(knots, missing, "edge").tolist()), tuple(np.pad(ranks, missing, "edge").tolist())
+    def test_set(self, num_tasks: int) -> TaskSet:
+        """Frozen test tasks."""
+        if not self.test_groups:
+            return freeze(self.test, num_tasks, seed=TEST_SEED)
+        return in_turn(self.test, self.test_groups, num_tasks, seed=TEST_SEED)

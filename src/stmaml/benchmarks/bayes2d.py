@@ -15,9 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.benchmarks.regression2d import FAMILIES, Family
+from stmaml.limits import DRAWS_AT_ONCE
 from stmaml.tasks import Examples, TaskBatch
-
-CHUNK = 8192  # draws weighed at a time: what is held is tasks x CHUNK x query points
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,10 @@ def bayes_scores(
 
 def _weigh(batch: TaskBatch, families: list[Family], *, noise: float, num_draws: int, key: PRNGKeyArray) -> _Sums:
     num_tasks, num_query = batch.tasks.query.weight.shape
-    sums = _Sums(
-        top=jnp.full(num_tasks, -jnp.inf),
-        weight=jnp.zeros(num_tasks),
-        squared_weight=jnp.zeros(num_tasks),
-        mean=jnp.zeros((num_tasks, num_query)),
-        density=jnp.zeros((num_tasks, num_query)),
-    )
+    none, nowhere = jnp.zeros(num_tasks), jnp.zeros((num_tasks, num_query))
+    sums = _Sums(jnp.full(num_tasks, -jnp.inf), none, none, mean=nowhere, density=nowhere)
     for index, family in enumerate(families):
-        sums = _add_family(sums, batch, family, noise, -(-num_draws // CHUNK), jr.fold_in(key, index))
+        sums = _add_family(sums, batch, family, noise, -(-num_draws // DRAWS_AT_ONCE), jr.fold_in(key, index))
     return sums
 
 
@@ -80,11 +74,10 @@ def _add_family(
     low, high = jnp.array(family.low), jnp.array(family.high)
 
     def add(sums: _Sums, key: PRNGKeyArray) -> tuple[_Sums, None]:
-        unit = jr.uniform(key, (len(family.low), CHUNK, 1))
+        unit = jr.uniform(key, (len(family.low), DRAWS_AT_ONCE, 1))
         coefficients = low[:, None, None] + (high - low)[:, None, None] * unit
-        return jax.vmap(_add_draws, in_axes=(0, 0, None, None, None))(
-            sums, batch.tasks, family, coefficients, noise
-        ), None
+        every_task = jax.vmap(_add_draws, in_axes=(0, 0, None, None, None))
+        return every_task(sums, batch.tasks, family, coefficients, noise), None
 
     return jax.lax.scan(add, sums, jr.split(key, num_chunks))[0]
 
@@ -115,10 +108,8 @@ def _values(family: Family, coefficients: Float[Array, "k d 1"], examples: Examp
 def _score(batch: TaskBatch, sums: _Sums, *, noise: float) -> list[np.ndarray]:
     assert batch.clean is not None
     mean = sums.mean / sums.weight[:, None]
-    tiny = jnp.finfo(mean.dtype).tiny
-    log_density = jnp.log(jnp.maximum(sums.density / sums.weight[:, None], tiny)) - jnp.log(
-        noise * jnp.sqrt(2 * jnp.pi)
-    )
+    density = jnp.maximum(sums.density / sums.weight[:, None], jnp.finfo(mean.dtype).tiny)
+    log_density = jnp.log(density) - jnp.log(noise * jnp.sqrt(2 * jnp.pi))
     return [
         np.asarray(jnp.square(mean - batch.tasks.query.y[:, :, 0]).mean(1)),
         np.asarray(jnp.square(mean - batch.clean[:, :, 0]).mean(1)),

@@ -9,7 +9,7 @@ import abc
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -20,12 +20,13 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, Key, PRNGKeyArray, UInt8
 
-from stmaml.benchmarks.base import Benchmark, Showcase, freeze
-from stmaml.benchmarks.mirror import mirrored
+from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Shelf, Showcase
+from stmaml.benchmarks.sources import freeze, mirrored
 from stmaml.data.faces import ATTRIBUTES_FILE, Faces, read_faces
 from stmaml.data.folders import data_folder
 from stmaml.data.pictures import ARCHIVES
-from stmaml.errors import SettingError, SourceError
+from stmaml.draws import distinct_set
+from stmaml.errors import SourceError, at_least
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 
 TRAIN_ATTRIBUTES = (
@@ -41,8 +42,7 @@ TEST_ATTRIBUTES = (
 )
 SPLIT = (TRAIN_ATTRIBUTES, VAL_ATTRIBUTES, TEST_ATTRIBUTES)
 """The attributes of PLATIPUS's training, validation and test tasks."""
-PAIRS = ((0, 1), (0, 2), (1, 2))
-"""The rules inside three attributes, by their places."""
+PAIRS = ((0, 1), (0, 2), (1, 2))  # the rules inside three attributes, by their places
 TRIPLET_FACTOR = 3
 """A triplet is used if it has this many times the support's pictures on each side, as in PLATIPUS's generator."""
 NUM_SHOWCASES = 3
@@ -50,7 +50,7 @@ SHOWCASE_SEED = 7
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BenchmarkConfig):
     """Settings of the ambiguous faces benchmark."""
 
     data: str | None = None
@@ -64,34 +64,45 @@ class Config:
     """Rows and columns the pictures are scaled to, after a crop to their middle square."""
     mirror: bool = False
     """Turn each picture of a training task left to right, or not, at random."""
+    budgets = Budgets(
+        smoke=Budget(steps=2, tasks_per_batch=2, seeds=1, tasks=2, samples=4, val_tasks=4),
+        cpu=Budget(steps=200, tasks_per_batch=4, seeds=1, tasks=100, samples=40, steps_per_call=20, val_tasks=20),
+        paper=Budget(steps=None, seeds=1, tasks=1_000, samples=100, own_pace=True),
+    )
 
     def __post_init__(self):
-        for name in ("shots", "query_per_class", "image_size"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"--{name.replace('_', '-')} must be at least 1; got {getattr(self, name)}.")
+        at_least(1, shots=self.shots, query_per_class=self.query_per_class, image_size=self.image_size)
 
-    def open(self) -> Benchmark:
+    def open(self, shelf: Shelf | None = None) -> Benchmark:
         """Pairs of training and of validation attributes, triplets of test attributes, each on its own pictures."""
-        path = locate(data_folder(self.data, "faces"))
-        return _build(path.resolve(), replace(self, data=None))
+        shelf = shelf or Shelf()
+        path = locate(data_folder(self.data, "faces")).resolve()
+        parts, notes = shelf.once(("faces", path, self.image_size), lambda: _read(path, self.image_size))
+        (train, has_train), (val, has_val), (test, has_test) = parts
+        sizes = replace(self, data=None)  # where the files lie makes no other program
+        tasks = ambiguous(test, has_test, sizes)
+        return Benchmark(
+            settings=self,
+            train=pair_tasks(train, has_train, sizes, "training"),
+            val=pair_tasks(val, has_val, sizes, "validation", balanced=True),
+            test=tasks,
+            families=("faces",),
+            conditions={"pictures": len(has_test), "shots": self.shots, "query": self.query_per_class},
+            showcases=lambda: tuple(_showcases(tasks)),
+            notes=notes,
+            shelf=shelf,
+        )
 
 
-@lru_cache(maxsize=2)
-def _build(path: Path, settings: Config) -> Benchmark:
-    """Read once in a process, which has the pictures on its device once: runs, evaluations and reports share them."""
-    faces = read_faces(path, settings.image_size)
+Has = Bool[np.ndarray, "n a"]  # which attributes each picture has
+Part = tuple["FaceAlbum", Has]
+
+
+def _read(path: Path, image_size: int) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+    """Pictures and attributes of each part, on the device once, and what to know about the files."""
+    faces = read_faces(path, image_size)
     _check_names(faces.names, path)
-    (train, has_train), (val, has_val), (test, has_test) = (_album(faces, part) for part in range(3))
-    tasks = ambiguous(test, has_test, settings)
-    return Benchmark(
-        train=pair_tasks(train, has_train, settings, "training"),
-        val=pair_tasks(val, has_val, settings, "validation", balanced=True),
-        test=tasks,
-        families=("faces",),
-        test_name=f"celeba/pictures{len(has_test)}/shots{settings.shots}/query{settings.query_per_class}",
-        showcases=lambda: tuple(_showcases(tasks)),
-        notes=faces.notes,
-    )
+    return tuple(_album(faces, part) for part in range(len(SPLIT))), faces.notes
 
 
 def locate(path: Path) -> Path:
@@ -112,19 +123,18 @@ def _check_names(names: tuple[str, ...], path: Path) -> None:
         )
 
 
-def _album(faces: Faces, part: int) -> tuple["Album", Bool[np.ndarray, "n a"]]:
+def _album(faces: Faces, part: int) -> Part:
     """A part's pictures and which of the part's own attributes, and of no others, each has."""
     own = faces.partition == part
     places = [faces.names.index(name) for name in SPLIT[part]]
-    return Album(jnp.asarray(faces.pictures[own]), SPLIT[part]), faces.attributes[own][:, places]
+    return FaceAlbum(jnp.asarray(faces.pictures[own]), SPLIT[part]), faces.attributes[own][:, places]
 
 
-class Album(eqx.Module):
+class FaceAlbum(eqx.Module):
     """The pictures of one part, as bytes on the device."""
 
     pictures: UInt8[Array, "n h w 3"]
-    attributes: tuple[str, ...] = eqx.field(static=True)
-    """Names of the part's own attributes."""
+    attributes: tuple[str, ...] = eqx.field(static=True)  # names of the part's own attributes
 
     @property
     def spec(self) -> TaskSpec:
@@ -139,11 +149,8 @@ class Album(eqx.Module):
     def expand(self, drawn: "Drawn") -> TaskBatch:
         """Tasks with their pictures; in each set those with the attributes come first."""
         arrays = jax.tree.map(jnp.asarray, drawn)
-        tasks = jax.vmap(self._task)(arrays.support, arrays.query, arrays.label)
-        return TaskBatch(tasks, arrays.family, rules=arrays.rules)
-
-    def _task(self, support: Int[Array, "2 k"], query: Int[Array, "r 2 q"], label: Int[Array, ""]) -> Task:
-        return Task(self._examples(support[None], label), self._examples(query, label))
+        sets = (jax.vmap(self._examples)(rows, arrays.label) for rows in (arrays.support[:, None], arrays.query))
+        return TaskBatch(Task(*sets), arrays.family, rules=arrays.rules)
 
     def _examples(self, rows: Int[Array, "r 2 k"], label: Int[Array, ""]) -> Examples:
         """All sets, one after the other."""
@@ -156,26 +163,21 @@ class Candidates(eqx.Module):
     """For each rule the pictures with all its attributes (side 1) and those with none (side 0).
 
     All lists stand in one array, one after the other, sorted. An entry is the picture's row plus the number of its
-    list times the number of pictures, so that the whole array is sorted and a picture is found by bisection.
-    """
+    list times the number of pictures, so that the whole array is sorted and a picture is found by bisection."""
 
     entries: Int32[Array, " t"]
-    start: Int32[Array, " l"]
-    """Where each list begins, and at last where they end; list 2 r + s is side s of rule r."""
+    start: Int32[Array, " l"]  # where each list begins, and at last where they end; list 2 r + s is side s of rule r
     num_pictures: int = eqx.field(static=True)
-    rules: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-    """The attributes of each rule, by their places."""
+    rules: tuple[tuple[int, ...], ...] = eqx.field(static=True)  # the attributes of each rule, by their places
 
     def draw(
         self, rule: Int[Array, ""], count: int, *, without: Int[Array, "2 e"] | None = None, key: PRNGKeyArray
     ) -> Int[Array, "2 count"]:
         """Rows of `count` different pictures of each side in random order, none of them in `without`.
 
-        Rows in `without` must be in the lists they are kept out of.
-        """
+        Rows in `without` must be in the lists they are kept out of."""
         left_out = jnp.zeros((2, 0), dtype=int) if without is None else without
-        one_side = partial(self._draw_side, count)
-        return jax.vmap(one_side)(2 * rule + jnp.arange(2), left_out, jr.split(key))
+        return jax.vmap(partial(self._draw_side, count))(2 * rule + jnp.arange(2), left_out, jr.split(key))
 
     def _draw_side(
         self, count: int, number: Int[Array, ""], without: Int[Array, " e"], key: PRNGKeyArray
@@ -190,25 +192,15 @@ class Candidates(eqx.Module):
 
 
 def distinct(total: Int[Array, ""], count: int, *, key: PRNGKeyArray) -> Int[Array, " count"]:
-    """`count` different numbers below `total` in random order, all choices equally likely (Floyd's algorithm).
-
-    The time does not grow with `total`, which need not be known when the program is compiled.
-    """
+    """`count` different numbers below `total` (no fewer), in random order; all choices are equally likely."""
     draw_key, order_key = jr.split(key)
-    newest = total - count + jnp.arange(count)
-    drawn = jr.randint(draw_key, (count,), 0, newest + 1)
-
-    def add(i: Int[Array, ""], chosen: Int[Array, " count"]) -> Int[Array, " count"]:
-        return chosen.at[i].set(jnp.where((chosen == drawn[i]).any(), newest[i], drawn[i]))
-
-    chosen = jax.lax.fori_loop(0, count, add, jnp.full(count, -1))
-    return jr.permutation(order_key, chosen)
+    # As wide as integers are by default: in double precision other bits are drawn, and frozen sets are of those.
+    return jr.permutation(order_key, distinct_set(total.astype(int), count, key=draw_key))
 
 
-def candidates(has: Bool[np.ndarray, "n a"], rules: Sequence[tuple[int, ...]]) -> Candidates:
+def candidates(has: Has, rules: Sequence[tuple[int, ...]]) -> Candidates:
     """The lists of these rules."""
-    lists = [rows for rule in rules for rows in _sides(has, rule)]
-    count = len(has)
+    lists, count = [rows for rule in rules for rows in _sides(has, rule)], len(has)
     entries = np.concatenate([rows + number * count for number, rows in enumerate(lists)])
     start = np.concatenate([[0], np.cumsum([len(rows) for rows in lists])])
     if len(lists) * count > np.iinfo(np.int32).max:
@@ -216,13 +208,13 @@ def candidates(has: Bool[np.ndarray, "n a"], rules: Sequence[tuple[int, ...]]) -
     return Candidates(jnp.asarray(entries, dtype=jnp.int32), jnp.asarray(start, dtype=jnp.int32), count, tuple(rules))
 
 
-def _sides(has: Bool[np.ndarray, "n a"], rule: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def _sides(has: Has, rule: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Rows of pictures with none of the rule's attributes, and with all."""
     chosen = has[:, list(rule)]
     return np.flatnonzero(~chosen.any(1)), np.flatnonzero(chosen.all(1))
 
 
-def _rules(has: Bool[np.ndarray, "n a"], size: int, fewest: int) -> list[tuple[int, ...]]:
+def _rules(has: Has, size: int, fewest: int) -> list[tuple[int, ...]]:
     """All choices of `size` attributes with at least `fewest` pictures on each side."""
     every = combinations(range(has.shape[1]), size)
     return [rule for rule in every if min(len(rows) for rows in _sides(has, rule)) >= fewest]
@@ -232,19 +224,16 @@ class Drawn(eqx.Module):
     """Tasks as rows of pictures: on side 0 without any attribute of the rule, on side 1 with all."""
 
     support: Int[Array, "m 2 k"]
-    query: Int[Array, "m r 2 q"]
-    """One set for each rule."""
-    label: Int[Array, " m"]
-    """What side 1 is called in this task, 0 or 1; side 0 is called the other."""
+    query: Int[Array, "m r 2 q"]  # one set for each rule
+    label: Int[Array, " m"]  # what side 1 is called in this task, 0 or 1; side 0 is called the other
     family: Int[Array, " m"]
-    rules: Int[Array, "m r"] | None = None
-    """The rules of ambiguous tasks, by their places among the pairs."""
+    rules: Int[Array, "m r"] | None = None  # the rules of ambiguous tasks, by their places among the pairs
 
 
 class _FaceTasks(eqx.Module):
     """Tasks drawn as rows of an album, which become pictures when they are needed."""
 
-    album: Album
+    album: FaceAlbum
 
     @property
     def spec(self) -> TaskSpec:
@@ -287,10 +276,9 @@ class PairTasks(_FaceTasks):
     def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Drawn:
         """The same tasks as rows of pictures."""
         rule_key, task_key = jr.split(key)
-        if self.balanced:
-            rule = deal(len(self.pairs.rules), num_tasks, key=rule_key)
-        else:
-            rule = jr.randint(rule_key, (num_tasks,), 0, len(self.pairs.rules))
+        count = len(self.pairs.rules)
+        in_turn = self.balanced
+        rule = deal(count, num_tasks, key=rule_key) if in_turn else jr.randint(rule_key, (num_tasks,), 0, count)
         rows, label = jax.vmap(self._draw_task)(rule, _keys(task_key, num_tasks))
         shots = self.settings.shots
         return Drawn(rows[..., :shots], rows[:, None, :, shots:], label, jnp.zeros(num_tasks, dtype=int))
@@ -306,8 +294,7 @@ class AmbiguousTasks(_FaceTasks):
 
     triplets: Candidates
     pairs: Candidates
-    inside: Int[Array, "t 3"]
-    """The pairs in each triplet, by their places among `pairs`."""
+    inside: Int[Array, "t 3"]  # the pairs in each triplet, by their places among `pairs`
     settings: Config = eqx.field(static=True)
 
     def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Drawn:
@@ -325,7 +312,7 @@ class AmbiguousTasks(_FaceTasks):
         support = self.triplets.draw(triplet, self.settings.shots, key=support_key)
 
         def ask(rule: Int[Array, ""], key: PRNGKeyArray) -> Int[Array, "2 q"]:
-            # Whoever has all three attributes has any two: the support is in the lists, and must not be asked about.
+            # A face with all three attributes has any two: the support is in the lists, and must not be asked about.
             return self.pairs.draw(rule, self.settings.query_per_class, without=support, key=key)
 
         query = jax.vmap(ask)(rules, jr.split(query_key, len(PAIRS)))
@@ -342,13 +329,10 @@ def deal(count: int, num_tasks: int, *, key: PRNGKeyArray) -> Int[Array, " m"]:
     return jr.permutation(key, count)[jnp.arange(num_tasks) % count]
 
 
-def pair_tasks(
-    album: Album, has: Bool[np.ndarray, "n a"], settings: Config, part: str, *, balanced: bool = False
-) -> PairTasks:
+def pair_tasks(album: FaceAlbum, has: Has, settings: Config, part: str, *, balanced: bool = False) -> PairTasks:
     """The tasks of all pairs of attributes that have pictures enough on both sides."""
     needed = settings.shots + settings.query_per_class
-    rules = _rules(has, 2, needed)
-    if not rules:
+    if not (rules := _rules(has, 2, needed)):
         raise SourceError(
             f"no two {part} attributes have {needed} {part} pictures with both and {needed} with neither. Give more "
             "pictures, or lower --shots or --query-per-class."
@@ -356,11 +340,10 @@ def pair_tasks(
     return PairTasks(album, candidates(has, rules), settings, balanced)
 
 
-def ambiguous(album: Album, has: Bool[np.ndarray, "n a"], settings: Config) -> AmbiguousTasks:
+def ambiguous(album: FaceAlbum, has: Has, settings: Config) -> AmbiguousTasks:
     """The tasks of all triplets of attributes that have pictures enough on both sides."""
     needed = max(TRIPLET_FACTOR * settings.shots, settings.shots + settings.query_per_class)
-    rules = _rules(has, 3, needed)
-    if not rules:
+    if not (rules := _rules(has, 3, needed)):
         raise SourceError(
             f"no three test attributes have {needed} test pictures with all and {needed} with none of them. Give more "
             "pictures, or lower --shots or --query-per-class."
@@ -373,12 +356,14 @@ def ambiguous(album: Album, has: Bool[np.ndarray, "n a"], settings: Config) -> A
 
 def _showcases(source: AmbiguousTasks) -> Iterator[Showcase]:
     """Ambiguous tasks to be drawn, with their three rules in words."""
-    batch = freeze(source, NUM_SHOWCASES, seed=SHOWCASE_SEED, name="showcases").batch
+    batch = freeze(source, NUM_SHOWCASES, seed=SHOWCASE_SEED).batch
     for index, places in enumerate(np.asarray(batch.rules)):
         task = jax.tree.map(lambda leaf, index=index: leaf[index], batch.tasks)
         pairs = [source.pairs.rules[place] for place in places]
         yield Showcase(
             name=f"rules-{index + 1}",
+            figure="rules",
+            labels={"number": index + 1},
             support=task.support,
             x=task.query.x,
             truth=task.query.y[:, None].astype(float),

@@ -6,7 +6,6 @@ With `inputs` waves, sines and cosines of the coordinates stand beside them.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +16,21 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
-from stmaml.benchmarks.base import Benchmark, Showcase
-from stmaml.benchmarks.floors import Floor
+from stmaml.benchmarks.base import (
+    Benchmark,
+    BenchmarkConfig,
+    Budget,
+    Budgets,
+    Floor,
+    Shelf,
+    Showcase,
+    Sweep,
+    check_shots,
+)
+from stmaml.benchmarks.sources import shot_weights
 from stmaml.data.folders import data_folder
 from stmaml.data.idx import holds_images, read_images
-from stmaml.errors import SettingError, SourceError
+from stmaml.errors import SettingError, SourceError, at_least
 from stmaml.metrics import Summary, summarise
 from stmaml.nets.waves import octaves_for, waves
 from stmaml.progress import tell
@@ -36,12 +45,12 @@ FLOOR_METRICS = ("bce", "bce_unseen")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BenchmarkConfig):
     """Settings of the image completion benchmark."""
 
     data: str | None = None
-    """Folder with a sub-folder for each family: IDX files as of MNIST, or pictures in train/ and test/; `digits` in the
-    folder STMAML_DATA names if not given."""
+    """Folder with a sub-folder for each family: IDX files like those of MNIST or pictures in train/ and test/; `digits`
+    in the folder STMAML_DATA names if not given."""
     families: tuple[str, ...] = ()
     """Names of the sub-folders to use; all there are if not given."""
     shots: int = 40
@@ -62,16 +71,16 @@ class Config:
     """Share of the training images kept for validation."""
     balanced: bool = True
     """Every family equally often in a training batch, instead of at random. Validation and test sets always are."""
+    budgets = Budgets(
+        smoke=Budget(steps=20, tasks_per_batch=3, seeds=1, tasks=30, quick=True),
+        cpu=Budget(steps=1_000, tasks_per_batch=12, seeds=1, tasks=300, sweep=True),
+        paper=Budget(steps=None, seeds=3, tasks=3_000, steps_per_call=500, own_pace=True, sweep=True),
+    )
 
     def __post_init__(self):
-        for name in ("shots", "query_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(f"--{name.replace('_', '-')} must be at least 1; got {value}.")
-        if self.min_shots is not None and not 0 <= self.min_shots <= self.shots:
-            raise SettingError(f"--min-shots must lie between 0 and --shots ({self.shots}); got {self.min_shots}.")
-        if self.shift < 0:
-            raise SettingError(f"--shift must be at least 0; got {self.shift}.")
+        check_shots(self.shots, self.min_shots)
+        at_least(1, query_size=self.query_size)
+        at_least(0, shift=self.shift)
         if not 0 <= self.distort < 1:
             raise SettingError(f"--distort must be at least 0 and below 1; got {self.distort}.")
         if not 0 < self.val_share < 1:
@@ -79,60 +88,42 @@ class Config:
         if len(set(self.families)) < len(self.families):
             raise SettingError(f"--families names one twice: {' '.join(self.families)}. Name each once.")
 
-    def open(self) -> Benchmark:
+    def open(self, shelf: Shelf | None = None) -> Benchmark:
         """Training and validation tasks from the training images, test tasks from the test images."""
-        albums = self._albums()
-        height, width = albums.test.shape
-        if self.shots > height * width:
-            raise SettingError(
-                f"--shots must be at most {height * width}, as the images have {height} x {width} pixels; got "
-                f"{self.shots}."
-            )
-        if self.shift >= min(height, width):
-            raise SettingError(
-                f"--shift must be below {min(height, width)}, as the images have {height} x {width} pixels; got "
-                f"{self.shift}."
-            )
+        shelf = shelf or Shelf()
+        wanted = (data_folder(self.data, "digits").resolve(), self.families, self.val_share)
+        albums = shelf.once(("albums", *wanted), lambda: _read_albums(*wanted))
+        self._check_size(*albums.test.shape)
         test = Completion(albums.test, self)
+        pixels = albums.test.shape[0] * albums.test.shape[1]
         return Benchmark(
+            settings=self,
             train=Completion(albums.train, self, training=True),
             val=Completion(albums.val, self),
             test=test,
             families=albums.families,
-            test_name=f"completion/{'+'.join(albums.families)}/shots{self.shots}",
+            conditions={"families": albums.families, "shots": self.shots},
             showcases=lambda: tuple(_showcases(test, albums.families)),
+            floor=lambda: entropy_of(albums),
+            sweep=Sweep(tuple(n for n in SWEEP if n <= pixels), "observed pixels", "pixels"),
             notes=albums.notes,
+            shelf=shelf,
         )
 
-    def sweep(self) -> tuple[int, ...]:
-        """Numbers of observed pixels to test with, as far as the images have so many."""
-        height, width = self._albums().test.shape
-        return tuple(pixels for pixels in SWEEP if pixels <= height * width)
-
-    def floor(self) -> Floor:
-        """What a predictor would score that knew every grey value: the entropy of the test images."""
-        albums = self._albums()
-        entropies = np.split(_entropies(np.asarray(albums.test.pixels)), np.cumsum(albums.test.counts)[:-1])
-        each = {name: summarise(values) for name, values in zip(albums.families, entropies, strict=True)}
-        return {
-            "name": "entropy of the grey values",
-            "tasks": sum(albums.test.counts),
-            "metrics": dict.fromkeys(FLOOR_METRICS, _balanced_mean(list(each.values()))),
-            "families": {name: dict.fromkeys(FLOOR_METRICS, summary) for name, summary in each.items()},
-        }
-
-    def _albums(self) -> "Albums":
-        return _read_albums(data_folder(self.data, "digits").resolve(), self.families, self.val_share)
+    def _check_size(self, height: int, width: int) -> None:
+        why = f"as the images have {height} x {width} pixels"
+        if self.shots > height * width:
+            raise SettingError(f"--shots must be at most {height * width}, {why}; got {self.shots}.")
+        if self.shift >= min(height, width):
+            raise SettingError(f"--shift must be below {min(height, width)}, {why}; got {self.shift}.")
 
 
-class Album(eqx.Module):
+class GreyAlbum(eqx.Module):
     """The images of all families, one after the other, as bytes on the device."""
 
     pixels: UInt8[Array, "n p"]
-    counts: tuple[int, ...] = eqx.field(static=True)
-    """Images of each family."""
-    shape: tuple[int, int] = eqx.field(static=True)
-    """Rows and columns of an image."""
+    counts: tuple[int, ...] = eqx.field(static=True)  # images of each family
+    shape: tuple[int, int] = eqx.field(static=True)  # rows and columns of an image
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -152,7 +143,7 @@ class Album(eqx.Module):
 class Completion(eqx.Module):
     """Tasks of completing the images of an album."""
 
-    album: Album
+    album: GreyAlbum
     settings: Config = eqx.field(static=True)
     training: bool = eqx.field(static=True, default=False)
     """Images with replacement, `min_shots`, `query_size`, `shift` and `distort` heeded; else every image once before
@@ -194,8 +185,7 @@ class Completion(eqx.Module):
     def _deal(self, num_tasks: int, *, key: PRNGKeyArray) -> tuple[Int[Array, " m"], Int[Array, " m"]]:
         """Families in turn; the images of each in random order, from the beginning again when all were dealt.
 
-        The first tasks do not depend on how many are asked for.
-        """
+        The first tasks do not depend on how many are asked for."""
         count = len(self.album.counts)
         turns = jnp.arange(-(-num_tasks // count))
         columns = [
@@ -212,7 +202,8 @@ class Completion(eqx.Module):
         if self.training and self.settings.distort:
             y = self._distorted(y, key=jr.fold_in(key, 4))
         observed = choose(x.shape[0], self.settings.shots, key=observed_key)
-        support = Examples(x[observed], y[observed], self._shot_weights(shots_key))
+        fewest = self.settings.min_shots if self.training else None
+        support = Examples(x[observed], y[observed], shot_weights(self.settings.shots, fewest, key=shots_key))
         size = self.settings.query_size
         if not self.training or size is None or size >= x.shape[0]:
             return Task(support, Examples.of(x, y))
@@ -230,24 +221,16 @@ class Completion(eqx.Module):
     def _distorted(self, y: Float[Array, "p 1"], *, key: PRNGKeyArray) -> Float[Array, "p 1"]:
         """Half of the time the image under a random linear map about its middle, between pixels by interpolation.
 
-        The other half stays as it is: interpolated images have softer edges than those that are asked in a test.
-        """
+        The other half stays as it is: interpolated images have softer edges than those that are asked in a test."""
         map_key, whether_key = jr.split(key)
         change = self.settings.distort * jr.normal(map_key, (2, 2))
         return jnp.where(jr.bernoulli(whether_key), linearly_mapped(y, self.album.shape, jnp.eye(2) + change), y)
-
-    def _shot_weights(self, key: PRNGKeyArray) -> Float[Array, " n"]:
-        shots, fewest = self.settings.shots, self.settings.min_shots
-        if fewest is None or not self.training:
-            return jnp.ones(shots)
-        return (jnp.arange(shots) < jr.randint(key, (), fewest, shots + 1)).astype(float)
 
 
 def linearly_mapped(y: Float[Array, "p 1"], shape: tuple[int, int], matrix: Float[Array, "2 2"]) -> Float[Array, "p 1"]:
     """The image whose pixel at c + v has the grey value that `y` has at c + matrix v, c being its middle.
 
-    Bilinear between pixels; outside, what is at the nearest border.
-    """
+    Bilinear between pixels; outside, what is at the nearest border."""
     away = [jnp.arange(extent) - (extent - 1) / 2 for extent in shape]
     down, right = (part.reshape(-1) for part in jnp.meshgrid(*away, indexing="ij"))
     low, part = [], []
@@ -257,8 +240,7 @@ def linearly_mapped(y: Float[Array, "p 1"], shape: tuple[int, int], matrix: Floa
         part.append(source - low[i])
     corners = [
         y[(low[0] + i) * shape[1] + low[1] + j, 0] * jnp.abs(1 - i - part[0]) * jnp.abs(1 - j - part[1])
-        for i in range(2)
-        for j in range(2)
+        for i, j in ((0, 0), (0, 1), (1, 0), (1, 1))
     ]
     return sum(corners[1:], start=corners[0])[:, None]
 
@@ -269,26 +251,22 @@ def choose(total: int, count: int, *, key: PRNGKeyArray) -> Int[Array, " count"]
 
 
 @dataclass(frozen=True)
-class Albums:
+class GreyAlbums:
     """What was read from a folder: three albums of the same families."""
 
     families: tuple[str, ...]
-    train: Album
-    val: Album
-    test: Album
-    notes: tuple[str, ...] = ()
-    """What a user should know of the files."""
+    train: GreyAlbum
+    val: GreyAlbum
+    test: GreyAlbum
+    notes: tuple[str, ...] = ()  # what a user should know of the files
 
 
-@lru_cache(maxsize=2)
-def _read_albums(folder: Path, families: tuple[str, ...], val_share: float) -> Albums:
-    """Read once in a process: every run, evaluation and report builds the benchmark anew."""
+def _read_albums(folder: Path, families: tuple[str, ...], val_share: float) -> GreyAlbums:
     found = find_families(folder)
     if unknown := [name for name in families if name not in found]:
         raise SettingError(f"{folder} has no images of a family '{unknown[0]}'; it has: {', '.join(found)}.")
     names = families or tuple(found)
-    train, val, test = [], [], []
-    others: list[str] = []
+    train, val, test, others = [], [], [], []
     for i, name in enumerate(names):
         known, asked = read_images(found[name], "train"), read_images(found[name], "t10k")
         if name in PAPER_FAMILIES:  # a name that promises certain images
@@ -301,7 +279,7 @@ def _read_albums(folder: Path, families: tuple[str, ...], val_share: float) -> A
         _check_sizes(name, test[-1], images, names[0], test[0])
         tell("reading families", i + 1, len(names))
     notes = (f"images without the checksum of the published files: {', '.join(others)}",) if others else ()
-    return Albums(names, _album(train), _album(val), _album(test), notes)
+    return GreyAlbums(names, _album(train), _album(val), _album(test), notes)
 
 
 def find_families(folder: Path) -> dict[str, Path]:
@@ -344,10 +322,10 @@ def _check_sizes(name: str, test: np.ndarray, train: np.ndarray, first: str, fir
         )
 
 
-def _album(groups: list[np.ndarray]) -> Album:
+def _album(groups: list[np.ndarray]) -> GreyAlbum:
     height, width = groups[0].shape[1:]
     pixels = np.concatenate([group.reshape(len(group), -1) for group in groups])
-    return Album(jnp.asarray(pixels), tuple(len(group) for group in groups), (height, width))
+    return GreyAlbum(jnp.asarray(pixels), tuple(len(group) for group in groups), (height, width))
 
 
 def _showcases(source: Completion, families: tuple[str, ...]) -> Iterator[Showcase]:
@@ -361,6 +339,8 @@ def _showcases(source: Completion, families: tuple[str, ...]) -> Iterator[Showca
             observed = order[:pixels]
             yield Showcase(
                 name=f"{name}-pixels{pixels}",
+                figure="completion",
+                labels={"family": name, "pixels": pixels},
                 support=pad(Examples.of(x[observed], y[observed]), most),  # one shape, one trace
                 x=x,
                 truth=y,
@@ -368,9 +348,16 @@ def _showcases(source: Completion, families: tuple[str, ...]) -> Iterator[Showca
             )
 
 
-def entropy_floor(images: UInt8[np.ndarray, "..."]) -> float:
-    """The mean entropy of the grey values: the BCE of a predictor that knows them all, below which there is none."""
-    return float(_entropies(images.reshape(1, -1))[0])
+def entropy_of(albums: GreyAlbums) -> Floor:
+    """What a predictor would score that knew every grey value: the entropy of the test images."""
+    entropies = np.split(_entropies(np.asarray(albums.test.pixels)), np.cumsum(albums.test.counts)[:-1])
+    each = {name: summarise(values) for name, values in zip(albums.families, entropies, strict=True)}
+    return {
+        "name": "entropy of the grey values",
+        "tasks": sum(albums.test.counts),
+        "metrics": dict.fromkeys(FLOOR_METRICS, _balanced_mean(list(each.values()))),
+        "families": {name: dict.fromkeys(FLOOR_METRICS, summary) for name, summary in each.items()},
+    }
 
 
 def _entropies(pixels: UInt8[np.ndarray, "n p"]) -> Float[np.ndarray, " n"]:

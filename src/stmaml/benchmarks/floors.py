@@ -1,37 +1,44 @@
 """Bayes limits that were computed before: those shipped with the package, and those of this user."""
 
 import json
-import os
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from stmaml.conditions import Conditions
+from stmaml.data.folders import cache_folder
 from stmaml.errors import RunError
 
 Floor = dict[str, Any]
 """Metrics (`mean`, `ci95`) under `metrics`, the number of tasks and draws, and the same by family."""
+BAYES_LIMIT = "Bayes limit"
+FIRST = ("input_range", "noise", "shots")  # settings that stand first in a limit's name, in this order
 
 
-def floor_key(test_name: str) -> str:
-    """The part of a test set's name that the limit depends on: not how many query points there are."""
-    return test_name.rsplit("/query", 1)[0]
+def floor_key(conditions: Conditions) -> str:
+    """What the limit depends on, as a name: not how many query points there are."""
+    tasks = conditions.without("query", "balanced").tasks
+    first = {name: tasks[name] for name in FIRST if name in tasks}
+    return replace(conditions, tasks={**first, **tasks}).path()
 
 
-def find_floor(test_name: str) -> Floor | None:
-    """The limit for test tasks of this name, if it was computed before."""
+def find_floor(conditions: Conditions) -> Floor | None:
+    """The limit under these conditions, if it was computed before."""
     shipped = json.loads(resources.files("stmaml.benchmarks").joinpath("floors.json").read_text())
-    return {**shipped, **_own()}.get(floor_key(test_name))
+    found = {**shipped, **_own()}.get(floor_key(conditions))
+    return None if found is None else {"name": BAYES_LIMIT, **found}
 
 
-def remember_floor(test_name: str, floor: Floor) -> Path:
+def remember_floor(conditions: Conditions, floor: Floor) -> Path:
     """Keeps a limit for this user's later reports."""
     path = _own_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**_own(), floor_key(test_name): floor}, indent=1) + "\n")
+        path.write_text(json.dumps({**_own(), floor_key(conditions): floor}, indent=1) + "\n")
     except OSError as error:
         raise RunError(
-            f"the limit was computed but could not be kept in {path}: {error.strerror or error}. Set XDG_CACHE_HOME to "
+            f"the limit was computed but could not be kept in {path}: {error.strerror or error}. Set STMAML_CACHE to "
             "a folder you may write to."
         ) from error
     return path
@@ -45,5 +52,4 @@ def _own() -> dict[str, Floor]:
 
 
 def _own_path() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "stmaml" / "floors.json"
+    return cache_folder() / "floors.json"

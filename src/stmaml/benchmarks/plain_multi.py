@@ -7,7 +7,6 @@ it is stays hidden. Classes of training, validation and test are different ones.
 import hashlib
 import os
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -19,36 +18,26 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Int32, PRNGKeyArray, UInt8
 
-from stmaml.benchmarks.base import Benchmark
-from stmaml.benchmarks.mirror import mirrored
+from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Shelf
+from stmaml.benchmarks.sources import mirrored
 from stmaml.data.folders import data_folder
-from stmaml.data.pictures import (
-    ARCHIVES,
-    UNREADABLE,
-    Channels,
-    Pictures,
-    decode_pictures,
-    load_pictures,
-    source_name,
-)
-from stmaml.data.problems import Problem, Problems
-from stmaml.errors import SettingError, SourceError
+from stmaml.data.pictures import ARCHIVES, UNREADABLE, Channels, Pictures, decode_pictures, load_pictures, source_name
+from stmaml.data.problems import Problem, Problems, in_words
+from stmaml.errors import SettingError, SourceError, at_least
+from stmaml.limits import ONE_PART_IN
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 
 Split = Literal["train", "val", "test"]
-Place = Literal["device", "host"]
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 ELSEWHERE = "picture outside train/, val/ and test/, passed over"
 REPEATED = "picture that its class has already, left out"
 LEAKED = "picture that validation or test has too, left out"
 TOO_FEW = "class with too few pictures, left out"
-DEVICE_SHARE = 4
-"""Images stay on the device if they fill no more than one part in so many of its memory."""
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BenchmarkConfig):
     """Settings of few-shot classification."""
 
     data: str | None = None
@@ -72,13 +61,16 @@ class Config:
     """Turn each image of a training task left to right with probability one half."""
     images_on: Literal["auto", "device", "host"] = "auto"
     """Keep decoded images on the device, or on the host and send those that are asked for; by their size if auto."""
+    budgets = Budgets(
+        smoke=Budget(steps=2, tasks_per_batch=2, seeds=1, tasks=8, samples=2, val_tasks=4),
+        cpu=Budget(steps=200, tasks_per_batch=4, seeds=1, tasks=400, samples=5, steps_per_call=20, val_tasks=40),
+        paper=Budget(steps=None, seeds=1, tasks=4_000, steps_per_call=50, own_pace=True),
+    )
 
     def __post_init__(self):
-        least = {"ways": 2, "shots": 1, "query_per_class": 1, "test_query_per_class": 1, "image_size": 1}
-        for name, fewest in least.items():
-            value = getattr(self, name)
-            if value is not None and value < fewest:
-                raise SettingError(f"--{name.replace('_', '-')} must be at least {fewest}; got {value}.")
+        at_least(2, ways=self.ways)
+        at_least(1, shots=self.shots, query_per_class=self.query_per_class, image_size=self.image_size)
+        at_least(1, test_query_per_class=self.test_query_per_class)
         if len(set(self.datasets)) < len(self.datasets):
             raise SettingError(f"--datasets names one twice: {' '.join(self.datasets)}. Name each once.")
 
@@ -87,20 +79,25 @@ class Config:
         """Images of each class in the query set of a validation or test task."""
         return self.shots if self.test_query_per_class is None else self.test_query_per_class
 
-    def open(self) -> Benchmark:
+    def open(self, shelf: Shelf | None = None) -> Benchmark:
         """Tasks of the classes in train/, val/ and test/."""
-        path = data_folder(self.data, "plain-multi").resolve()
-        albums = _read(path, self.datasets, self.image_size, "grey" if self.grey else "rgb")
+        shelf = shelf or Shelf()
+        path, channels = data_folder(self.data, "plain-multi").resolve(), "grey" if self.grey else "rgb"
+        wanted = (path, self.datasets, self.image_size, channels)
+        albums = shelf.once(("albums", *wanted), lambda: _read(*wanted))
         problems = Problems()
-        train, val, test = (_few_shot(albums, split, self, problems) for split in SPLITS)
-        name = f"plain-multi/{'+'.join(albums.datasets)}/ways{self.ways}/shots{self.shots}/query{self.test_query}"
+        train, val, test = (_few_shot(albums, split, self, problems, shelf) for split in SPLITS)
+        conditions = {"datasets": albums.datasets, "ways": self.ways, "shots": self.shots, "query": self.test_query}
+        conditions |= {"image_size": self.image_size, "grey": self.grey}
         return Benchmark(
+            settings=self,
             train=train,
             val=val,
             test=test,
             families=albums.datasets,
-            test_name=f"{name}/size{self.image_size}{'/grey' if self.grey else ''}",
-            notes=tuple(_notes(albums.problems) + _notes(problems.summary())),
+            conditions=conditions,
+            notes=(*in_words(albums.problems), *in_words(problems.summary())),
+            shelf=shelf,
         )
 
 
@@ -157,8 +154,7 @@ class Draw(eqx.Module):
 
     support: Int[Array, "m n"]
     query: Int[Array, "m q"]
-    weight: Float[Array, "m q"]
-    """Of the queries: 0 where a class has no more images."""
+    weight: Float[Array, "m q"]  # of the queries: 0 where a class has no more images
     family: Int[Array, " m"]
 
 
@@ -168,12 +164,9 @@ class FewShot(eqx.Module):
     images: Images | HostImages
     table: Int32[Array, "k i"]
     """A class's images by their places, the first repeated where there are no more. Classes stand by data set."""
-    counts: Int32[Array, " k"]
-    """Images of each class."""
-    num_classes: tuple[int, ...] = eqx.field(static=True)
-    """Classes of each data set."""
-    content_digest: str = eqx.field(static=True)
-    """Stands for the images and the order they stand in."""
+    counts: Int32[Array, " k"]  # images of each class
+    num_classes: tuple[int, ...] = eqx.field(static=True)  # classes of each data set
+    content_digest: str = eqx.field(static=True)  # stands for the images and the order they stand in
     settings: Config = eqx.field(static=True)
     training: bool = eqx.field(static=True)
     """Data sets at random and as many queries as there are, up to `query_per_class`; else data sets in turn and
@@ -200,8 +193,7 @@ class FewShot(eqx.Module):
         """The places of the images of `sample`'s tasks.
 
         With more shots the same classes and queries, and the same supports with more beside them, as long as a class
-        has the images. The first tasks do not depend on how many are asked for.
-        """
+        has the images. The first tasks do not depend on how many are asked for."""
         family_key, task_key = jr.split(key)
         index = jnp.arange(num_tasks)
         family = index % len(self.num_classes)
@@ -254,30 +246,24 @@ class FewShot(eqx.Module):
 
 
 @dataclass(frozen=True)
-class Album:
+class ClassAlbum:
     """The pictures of one split, by data set and class."""
 
-    rows: Int[np.ndarray, " n"]
-    """Where they stand among all pictures, in order of data set, class and name."""
-    classes: tuple[tuple[str, str, int], ...]
-    """Data set, name and number of pictures of each class, in the same order."""
+    rows: Int[np.ndarray, " n"]  # where they stand among all pictures, in order of data set, class and name
+    classes: tuple[tuple[str, str, int], ...]  # data set, name and number of pictures of each class, in the same order
 
 
 @dataclass(frozen=True)
-class Albums:
+class ClassAlbums:
     """What was read from a folder."""
 
     datasets: tuple[str, ...]
     pictures: Pictures
-    splits: dict[Split, Album]
+    splits: dict[Split, ClassAlbum]
     problems: dict[str, Problem]
-    images: dict[tuple[Split, Place], Images | HostImages]
-    """Those in use, made when they are first asked for."""
 
 
-@lru_cache(maxsize=1)
-def _read(path: Path, datasets: tuple[str, ...], size: int, channels: Channels) -> Albums:
-    """Read once in a process: every run, evaluation and report builds the benchmark anew."""
+def _read(path: Path, datasets: tuple[str, ...], size: int, channels: Channels) -> ClassAlbums:
     if path.is_file() and path.suffix == ".npz":
         pictures = _load(path, size, channels)
         names = _chosen(datasets, pictures.sources, path)
@@ -287,7 +273,7 @@ def _read(path: Path, datasets: tuple[str, ...], size: int, channels: Channels) 
         pictures = decode_pictures([found[name] for name in names], size, channels=channels)
     problems = Problems()
     splits = _split_up(pictures, names, problems)
-    return Albums(names, pictures, splits, {**pictures.problems, **problems.summary()}, {})
+    return ClassAlbums(names, pictures, splits, {**pictures.problems, **problems.summary()})
 
 
 def _load(path: Path, size: int, channels: Channels) -> Pictures:
@@ -334,14 +320,14 @@ def _is_dataset(folder: Path) -> bool:
     return any((folder / split).is_dir() for split in SPLITS)
 
 
-def _split_up(pictures: Pictures, datasets: tuple[str, ...], problems: Problems) -> dict[Split, Album]:
+def _split_up(pictures: Pictures, datasets: tuple[str, ...], problems: Problems) -> dict[Split, ClassAlbum]:
     """Each split's pictures in order, every one once in its class and in one split alone."""
     groups = _group(pictures, datasets, problems)
     for name in datasets:
         by_split: dict[Split, set[str]] = {split: {c for d, c in groups[split] if d == name} for split in SPLITS}
         _check_classes(name, by_split, pictures.problems.get(UNREADABLE))
     held_out: set[int] = set()
-    splits: dict[Split, Album] = {}
+    splits: dict[Split, ClassAlbum] = {}
     for split in reversed(SPLITS):  # what testing has, validation and training have to do without
         rows: list[int] = []
         classes: list[tuple[str, str, int]] = []
@@ -349,7 +335,7 @@ def _split_up(pictures: Pictures, datasets: tuple[str, ...], problems: Problems)
             kept = _distinct(members, pictures, held_out, f"{dataset}/{split}/{name}", problems)
             rows += kept
             classes.append((dataset, name, len(kept)))
-        splits[split] = Album(np.array(rows, dtype=np.int64), tuple(classes))
+        splits[split] = ClassAlbum(np.array(rows, dtype=np.int64), tuple(classes))
         held_out |= set(pictures.digest[splits[split].rows].tolist())
     return splits
 
@@ -377,14 +363,10 @@ def _group(
                 f"{top}. Make each a folder or a tar file of its own."
             )
         found[known[parts[at]]].setdefault((dataset, parts[at + 1]), []).append(row)
-    place = {name: i for i, name in enumerate(datasets)}
-    return {
-        split: {
-            key: sorted(groups[key], key=lambda row: str(pictures.name[row]))
-            for key in sorted(groups, key=lambda key: (place[key[0]], key[1]))
-        }
-        for split, groups in found.items()
-    }
+    for split, groups in found.items():
+        ordered = sorted(groups, key=lambda key: (datasets.index(key[0]), key[1]))
+        found[split] = {key: sorted(groups[key], key=lambda row: str(pictures.name[row])) for key in ordered}
+    return found
 
 
 def _check_classes(dataset: str, classes: dict[Split, set[str]], unreadable: Problem | None) -> None:
@@ -405,40 +387,34 @@ def _check_classes(dataset: str, classes: dict[Split, set[str]], unreadable: Pro
 
 def _distinct(members: list[int], pictures: Pictures, held_out: set[int], label: str, problems: Problems) -> list[int]:
     """The rows of a class without repeated pictures and without those that a later split holds."""
-    kept: list[int] = []
-    seen: set[int] = set()
+    kept: dict[int, int] = {}  # rows by their digests
     for row in members:
         digest = int(pictures.digest[row])
-        kind = REPEATED if digest in seen else LEAKED if digest in held_out else None
-        if kind is not None:
+        if kind := REPEATED if digest in kept else LEAKED if digest in held_out else None:
             problems.add(kind, f"{label}/{str(pictures.name[row]).rpartition('/')[2]}")
-            continue
-        seen.add(digest)
-        kept.append(row)
-    return kept
+        else:
+            kept[digest] = row
+    return list(kept.values())
 
 
 # From classes to tasks.
 
 
-def _few_shot(albums: Albums, split: Split, settings: Config, problems: Problems) -> FewShot:
+def _few_shot(albums: ClassAlbums, split: Split, settings: Config, problems: Problems, shelf: Shelf) -> FewShot:
     album, training = albums.splits[split], split == "train"
     needed = settings.shots + (1 if training else settings.test_query)
     starts = np.cumsum([0, *(count for _, _, count in album.classes)])
-    usable: list[tuple[str, int, int]] = []
-    for (dataset, name, count), start in zip(album.classes, starts[:-1].tolist(), strict=True):
-        if count < needed:
-            problems.add(TOO_FEW, f"{dataset}/{split}/{name}, which has {count} of {needed}")
-        else:
-            usable.append((dataset, start, count))
+    listed = [(*one, start) for one, start in zip(album.classes, starts[:-1].tolist(), strict=True)]
+    for dataset, name, count, _ in (one for one in listed if one[2] < needed):
+        problems.add(TOO_FEW, f"{dataset}/{split}/{name}, which has {count} of {needed}")
+    usable = [(dataset, start, count) for dataset, _, count, start in listed if count >= needed]
     num_classes = tuple(sum(one[0] == dataset for one in usable) for dataset in albums.datasets)
     _check_ways(albums, split, num_classes, settings.ways, needed)
-    most = max(count for _, _, count in usable)
-    place = np.arange(most)
+    place = np.arange(max(count for _, _, count in usable))
     table = np.stack([start + np.where(place < count, place, 0) for _, start, count in usable]).astype(np.int32)
     digest = hashlib.sha256(albums.pictures.digest[album.rows].tobytes() + table.tobytes())
     return FewShot(
-        images=_images(albums, split, settings),
+        images=_images(albums, split, settings, shelf),
         table=jnp.asarray(table),
         counts=jnp.asarray([count for _, _, count in usable], dtype=jnp.int32),
         num_classes=num_classes,
@@ -448,7 +424,7 @@ def _few_shot(albums: Albums, split: Split, settings: Config, problems: Problems
     )
 
 
-def _check_ways(albums: Albums, split: Split, num_classes: tuple[int, ...], ways: int, needed: int) -> None:
+def _check_ways(albums: ClassAlbums, split: Split, num_classes: tuple[int, ...], ways: int, needed: int) -> None:
     for dataset, count in zip(albums.datasets, num_classes, strict=True):
         if count < ways:
             all_of_them = sum(name == dataset for name, _, _ in albums.splits[split].classes)
@@ -459,28 +435,20 @@ def _check_ways(albums: Albums, split: Split, num_classes: tuple[int, ...], ways
             )
 
 
-def _images(albums: Albums, split: Split, settings: Config) -> Images | HostImages:
+def _images(albums: ClassAlbums, split: Split, settings: Config, shelf: Shelf) -> Images | HostImages:
     """A split's images in one place, the same object for all settings that use them."""
-    album = albums.splits[split]
-    place: Place = _place(albums) if settings.images_on == "auto" else settings.images_on
-    if (split, place) not in albums.images:
-        pixels = albums.pictures.pixels
-        host = Held(pixels, album.rows)
-        albums.images[split, place] = HostImages(host) if place == "host" else Images(jnp.asarray(pixels[album.rows]))
-    return albums.images[split, place]
+    pixels, rows = albums.pictures.pixels, albums.splits[split].rows
+    size = sum(len(album.rows) for album in albums.splits.values()) * int(np.prod(pixels.shape[1:]))
+    fitting = "device" if size <= device_bytes() // ONE_PART_IN else "host"
+    place = fitting if settings.images_on == "auto" else settings.images_on
 
+    def make() -> Images | HostImages:
+        return HostImages(Held(pixels, rows)) if place == "host" else Images(jnp.asarray(pixels[rows]))
 
-def _place(albums: Albums) -> Place:
-    used = sum(len(album.rows) for album in albums.splits.values())
-    size = used * int(np.prod(albums.pictures.pixels.shape[1:]))
-    return "device" if size <= device_bytes() // DEVICE_SHARE else "host"
+    return shelf.once(("images", id(albums), split, place), make)  # the shelf holds the albums, so their id is theirs
 
 
 def device_bytes() -> int:
     """Memory of the device that arrays are put on."""
     limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if limit is None else int(limit)
-
-
-def _notes(problems: dict[str, Problem]) -> list[str]:
-    return [f"{kind}: {problem.count:,}, such as {problem.examples[0]}" for kind, problem in problems.items()]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import equinox as eqx
 import jax
@@ -10,8 +9,11 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stmaml.benchmarks.base import Benchmark, Pool, Showcase, freeze
-from stmaml.errors import SettingError
+from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Shelf, Showcase, check_shots
+from stmaml.benchmarks.floors import find_floor
+from stmaml.benchmarks.sources import Pool, freeze, shot_weights
+from stmaml.conditions import Conditions
+from stmaml.errors import SettingError, above, at_least
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec, pad
 
 POOL_SEED = 10_000
@@ -24,8 +26,7 @@ class Family:
     name: str
     low: tuple[float, ...]
     high: tuple[float, ...]
-    function: Callable[[Array, Array, Array], Array]
-    """Coefficients (k first), x1, x2 -> y."""
+    function: Callable[[Array, Array, Array], Array]  # coefficients (k first), x1, x2 -> y
     uses_x2: bool = False
 
 
@@ -40,21 +41,19 @@ FAMILIES = (
         lambda c, x1, x2: ((c[0] * x1 + c[1]) * x1 + c[2]) * x1 + c[3],
     ),
     Family("surface", (-1.0, -1.0), (1.0, 1.0), lambda c, x1, x2: c[0] * x1**2 + c[1] * x2**2, uses_x2=True),
-    Family(
-        "ripple",
-        (-0.2, -3.0),
-        (0.2, 3.0),
-        lambda c, x1, x2: jnp.sin(-c[0] * (x1**2 + x2**2)) + c[1],
-        uses_x2=True,
-    ),
+    Family("ripple", (-0.2, -3.0), (0.2, 3.0), lambda c, x1, x2: jnp.sin(-c[0] * (x1**2 + x2**2)) + c[1], uses_x2=True),
 )
 NUM_COEFFICIENTS = 4
 SHOWCASE_SEED = 50  # functions that are easy to tell apart by eye
-SHOWCASE_CONDITIONS = ((10, 0.3), (2, 0.3), (5, 0.3), (10, 0.8), (10, 0.1))
+USUAL_CURVE = (10, 0.3)
+AMBIGUOUS_CURVES = ((2, 0.3), (5, 0.3), (10, 0.8), (10, 0.1))
+"""Shots and noise of the appendix's figures: all families as in the paper's text, some seen through fewer or noisier
+examples."""
+AMBIGUOUS_FAMILIES = ("sinusoid", "cubic")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BenchmarkConfig):
     """Settings of the 2D regression benchmark."""
 
     input_range: tuple[float, float] = (0.0, 5.0)
@@ -73,37 +72,41 @@ class Config:
     """Every family equally often in a batch, as in the authors' code, instead of at random."""
     pool: int | None = None
     """Train on a fixed number of tasks instead of ever new ones."""
+    budgets = Budgets(
+        smoke=Budget(steps=50, tasks_per_batch=8, seeds=1, tasks=50, quick=True),
+        cpu=Budget(steps=4_000, seeds=3, tasks=1_000),
+        paper=Budget(steps=10_000, tasks_per_batch=100, seeds=3, tasks=1_000, steps_per_call=500, own_pace=True),
+    )
 
     def __post_init__(self):
         low, high = self.input_range
         if not low < high:
             raise SettingError(f"--input-range needs a lower and a higher number; got {low} and {high}.")
-        if self.noise <= 0:
-            raise SettingError(f"--noise must be above 0; got {self.noise}.")
-        sizes = ("shots", "query_size", "test_query_size")
-        for flag, value in ((f"--{name.replace('_', '-')}", getattr(self, name)) for name in sizes):
-            if value < 1:
-                raise SettingError(f"{flag} must be at least 1; got {value}.")
-        if self.min_shots is not None and not 0 <= self.min_shots <= self.shots:
-            raise SettingError(f"--min-shots must lie between 0 and --shots ({self.shots}); got {self.min_shots}.")
+        above(0, noise=self.noise)
+        at_least(1, query_size=self.query_size, test_query_size=self.test_query_size)
+        check_shots(self.shots, self.min_shots)
         if self.pool is not None and self.pool < 1:
             raise SettingError(f"--pool must be at least 1 task; got {self.pool}.")
 
-    def open(self) -> Benchmark:
+    def open(self, shelf: Shelf | None = None) -> Benchmark:
         """Training tasks as set; validation and test tasks with all their shots."""
+        del shelf  # nothing is read
         train = Curves(self, random_shots=True)
         held_out = Curves(replace(self, query_size=self.test_query_size))
         if self.pool is not None:
-            stored = freeze(train, self.pool, seed=POOL_SEED, name="regression2d/pool").batch
+            stored = freeze(train, self.pool, seed=POOL_SEED).batch
             train = Pool(jax.tree.map(jnp.asarray, stored), held_out.spec)
-        low, high = self.input_range
+        conditions = {"input_range": self.input_range, "noise": self.noise, "shots": self.shots}
+        conditions |= {"query": self.test_query_size, "balanced": self.balanced}
         return Benchmark(
+            settings=self,
             train=train,
             val=held_out,
             test=held_out,
             families=tuple(family.name for family in FAMILIES),
-            test_name=f"regression2d/range{low:g}..{high:g}/noise{self.noise:g}/shots{self.shots}/query{self.test_query_size}",
+            conditions=conditions,
             showcases=lambda: _showcases(self),
+            floor=lambda: find_floor(Conditions("regression2d", conditions)),
         )
 
 
@@ -135,21 +138,15 @@ class Curves(eqx.Module):
         x = draw_inputs(family, jr.uniform(x_key, (total, 2), minval=low, maxval=high))
         clean = evaluate_family(family, draw_coefficients(family, key=coefficient_key), x)[:, None]
         y = clean + self.settings.noise * jr.normal(noise_key, clean.shape)
-        support = Examples(x[:shots], y[:shots], self._shot_weights(shots_key))
+        fewest = self.settings.min_shots if self.random_shots else None
+        support = Examples(x[:shots], y[:shots], shot_weights(shots, fewest, key=shots_key))
         return Task(support, Examples.of(x[shots:], y[shots:])), clean[shots:]
-
-    def _shot_weights(self, key: PRNGKeyArray) -> Float[Array, " n"]:
-        shots, fewest = self.settings.shots, self.settings.min_shots
-        if fewest is None or not self.random_shots:
-            return jnp.ones(shots)
-        return (jnp.arange(shots) < jr.randint(key, (), fewest, shots + 1)).astype(float)
 
 
 def draw_coefficients(family: Int[Array, ""], *, key: PRNGKeyArray) -> Float[Array, " k"]:
     """Coefficients of a family's function, padded with zeros to a common number."""
-    pad = [(0.0,) * (NUM_COEFFICIENTS - len(f.low)) for f in FAMILIES]
-    low = jnp.array([f.low + p for f, p in zip(FAMILIES, pad, strict=True)])
-    high = jnp.array([f.high + p for f, p in zip(FAMILIES, pad, strict=True)])
+    ends = ([f.low for f in FAMILIES], [f.high for f in FAMILIES])
+    low, high = (jnp.array([(*end, *[0.0] * (NUM_COEFFICIENTS - len(end))) for end in each]) for each in ends)
     return low[family] + (high[family] - low[family]) * jr.uniform(key, (NUM_COEFFICIENTS,))
 
 
@@ -166,23 +163,22 @@ def evaluate_family(
     return jnp.stack([f.function(coefficients, x[:, 0], x[:, 1]) for f in FAMILIES])[family]
 
 
-@lru_cache(maxsize=4)
 def _showcases(settings: Config) -> tuple[Showcase, ...]:
-    """A curve of each family, under the conditions of the appendix's figures."""
-    conditions = [replace(settings, shots=s, noise=noise, min_shots=None) for s, noise in SHOWCASE_CONDITIONS]
+    """A curve of each family, then some of the same functions under harder conditions."""
+    wanted = [("curves", *USUAL_CURVE, family) for family in FAMILIES]
+    ambiguous = [family for family in FAMILIES if family.name in AMBIGUOUS_FAMILIES]
+    wanted += [("ambiguity", shots, noise, family) for shots, noise in AMBIGUOUS_CURVES for family in ambiguous]
     return tuple(
-        showcase(one, family, key=jr.key(family + SHOWCASE_SEED))
-        for one in conditions
-        for family in range(len(FAMILIES))
+        showcase(replace(settings, shots=shots, noise=noise, min_shots=None), FAMILIES.index(family), figure=figure)
+        for figure, shots, noise, family in wanted
     )
 
 
-def showcase(settings: Config, family: int, *, key: PRNGKeyArray) -> Showcase:
+def showcase(settings: Config, family: int, *, figure: str = "curves") -> Showcase:
     """A task of one family along x1; the two-dimensional ones are cut at the middle of the range of x2.
 
-    Inputs and coefficients depend on the key alone, so that figures for other shots and noise show the same function.
-    """
-    coefficient_key, x_key, noise_key = jr.split(key, 3)
+    Inputs and coefficients depend on the family alone: figures for other shots and noise show the same function."""
+    coefficient_key, x_key, noise_key = jr.split(jr.key(family + SHOWCASE_SEED), 3)
     index = jnp.asarray(family)
     low, high = settings.input_range
     coefficients = draw_coefficients(index, key=coefficient_key)
@@ -194,7 +190,9 @@ def showcase(settings: Config, family: int, *, key: PRNGKeyArray) -> Showcase:
     y = evaluate_family(index, coefficients, x) + settings.noise * jr.normal(noise_key, (64,))[: settings.shots]
     return Showcase(
         name=f"{FAMILIES[family].name}-shots{settings.shots}-noise{settings.noise:g}",
-        support=pad(Examples.of(x, y[:, None]), max(shots for shots, _ in SHOWCASE_CONDITIONS)),  # one shape, one trace
+        figure=figure,
+        labels={"family": FAMILIES[family].name, "shots": settings.shots, "noise": settings.noise},
+        support=pad(Examples.of(x, y[:, None]), max(settings.shots, USUAL_CURVE[0])),  # one shape, one trace
         x=grid,
         truth=evaluate_family(index, coefficients, grid)[:, None],
         axis=axis,

@@ -10,7 +10,6 @@ import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -21,31 +20,32 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stmaml.benchmarks.base import Benchmark, Showcase
+from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Rows, Shelf, Showcase, check_shots
+from stmaml.benchmarks.sources import shot_weights
 from stmaml.benchmarks.weather_inputs import Days, Features, Handling, Inputs, fit_features
 from stmaml.data.folders import data_folder
 from stmaml.data.noaa import read_stations
-from stmaml.data.problems import Problem
+from stmaml.data.problems import Problem, in_words
 from stmaml.data.stations import COLUMNS, Stations
-from stmaml.errors import SettingError, SourceError
+from stmaml.errors import SettingError, SourceError, at_least
+from stmaml.limits import POOLED_ROWS
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 
 Split = Literal["train", "val", "test"]
 
-BANDS = ("tropics", "temperate", "polar", "unknown")
-"""Families of stations, by latitude."""
+BANDS = ("tropics", "temperate", "polar", "unknown")  # families of stations, by latitude
 FILE_LIST = "authors_file_list.csv"
 AUTHORS_SEED = 402
 AUTHORS_VAL, AUTHORS_TEST = 5000, 1000
 TEST_SHARE, VAL_SHARE = 0.12, 0.10
 YEAR_DAYS = 366  # the longest
 USUAL_SHOTS = 10  # which files are tested on is settled for these, so that other shots meet the same files
+LONGEST_QUERY = YEAR_DAYS - USUAL_SHOTS
 SHOWCASE_SHOTS = 10
-CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BenchmarkConfig):
     """Settings of the weather benchmark."""
 
     data: str | None = None
@@ -65,7 +65,7 @@ class Config:
     handling: Handling = "correct"
     """Defects of the files mended, or left as the authors' code leaves them."""
     date_shift: int = 0
-    """Move the dates of each training task by up to this many days, all by as many, to and fro: a learner then knows
+    """Move the dates of each training task, all together, by up to this many days to either side: a learner then knows
     the seasons, not what the weather was on some day of the years it was trained on. For use in other years."""
     min_days: int = 40
     """Leave out files with fewer days that have a temperature."""
@@ -73,37 +73,56 @@ class Config:
     """The authors' list for `split` file; else authors_file_list.csv or .csv.gz beside the data."""
     split_seed: int = AUTHORS_SEED
     """Decides which stations or files are held out."""
+    budgets = Budgets(
+        smoke=Budget(steps=100, tasks_per_batch=4, seeds=1, tasks=50, quick=True),
+        cpu=Budget(steps=2_000, tasks_per_batch=8, seeds=1, tasks=1_000),
+        paper=Budget(steps=None, seeds=3, tasks=1_000, steps_per_call=500, own_pace=True),
+    )
 
     def __post_init__(self):
-        for name in ("shots", "query_size", "test_query_size", "min_days"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"--{name.replace('_', '-')} must be at least 1; got {getattr(self, name)}.")
-        if self.min_shots is not None and not 0 <= self.min_shots <= self.shots:
-            raise SettingError(f"--min-shots must lie between 0 and --shots ({self.shots}); got {self.min_shots}.")
+        at_least(1, query_size=self.query_size, test_query_size=self.test_query_size, min_days=self.min_days)
+        check_shots(self.shots, self.min_shots)
         if not 0 <= self.date_shift < YEAR_DAYS // 2:
             raise SettingError(f"--date-shift must lie between 0 and {YEAR_DAYS // 2 - 1} days; got {self.date_shift}.")
-        for name, most in (("shots", YEAR_DAYS - 1), ("test_query_size", YEAR_DAYS - USUAL_SHOTS)):
-            if getattr(self, name) > most:
-                flag = f"--{name.replace('_', '-')}"
-                raise SettingError(f"{flag} must be at most {most}, for a year has no more; got {getattr(self, name)}.")
+        limits = (("shots", self.shots, YEAR_DAYS - 1), ("test-query-size", self.test_query_size, LONGEST_QUERY))
+        for name, value, most in limits:
+            if value > most:
+                raise SettingError(f"--{name} must be at most {most}, for a year has no more; got {value}.")
         if self.inputs == "rich" and self.handling == "released":
             raise SettingError("--inputs rich needs --handling correct: the released handling hides what is missing.")
 
-    def open(self) -> Benchmark:
+    def open(self, shelf: Shelf | None = None) -> Benchmark:
         """The stations' days, shared out to training, validation and test."""
-        return _build(self, self._path(), self._list_path())
+        shelf = shelf or Shelf()
+        stations, files = self.stations(shelf)
+        days = {split: _days(stations, files[split], shelf) for split in files}
+        features = fit_features(days["train"], self.inputs, self.handling)
+        train = Weather(days["train"], features, self, training=True)
+        held_out = replace(self, query_size=self.test_query_size, min_shots=None)
+        test = Weather(days["test"], features, held_out)
+        seed = {} if self.split_seed == AUTHORS_SEED else {"split_seed": self.split_seed}
+        most_told = self if self.handling == "released" else replace(self, inputs="rich")
+        return Benchmark(
+            settings=self,
+            train=train,
+            val=Weather(days["val"], features, held_out),
+            test=test,
+            families=BANDS,
+            # Whatever is shown of a day, the tasks are the same days.
+            conditions={"split": self.split, **seed, "shots": self.shots, "query": self.test_query_size},
+            showcases=lambda: tuple(_showcases(test, stations)),
+            rows=Rows(most_told, train.pooled, time_input=0),
+            notes=tuple(f"left out: {note}" for note in in_words(stations.problems)),
+            shelf=shelf,
+        )
 
-    def stations(self) -> tuple[Stations, dict[Split, Int[np.ndarray, " f"]]]:
+    def stations(self, shelf: Shelf | None = None) -> tuple[Stations, dict[Split, Int[np.ndarray, " f"]]]:
         """All that was read, and which of its files each split uses; files left out are counted in `problems`."""
-        return _shared_out(self, self._path(), self._list_path())
+        path = data_folder(self.data, "gsod")
+        stations = (shelf or Shelf()).once(("stations", path), lambda: read_stations(path))
+        return _shared_out(self, stations, path, None if self.split == "station" else self._list_path(path))
 
-    def _path(self) -> Path:
-        return data_folder(self.data, "gsod")
-
-    def _list_path(self) -> Path | None:
-        if self.split == "station":
-            return None
-        path = self._path()
+    def _list_path(self, path: Path) -> Path:
         folder = path if path.is_dir() else path.parent
         beside = [folder / FILE_LIST, folder / f"{FILE_LIST}.gz"]
         found = [p for p in ([Path(self.file_list).expanduser()] if self.file_list else beside) if p.is_file()]
@@ -113,40 +132,12 @@ class Config:
         return found[0]
 
 
-@lru_cache(maxsize=1)
-def _read(path: Path) -> Stations:
-    return read_stations(path)
-
-
-@lru_cache(maxsize=8)
-def _build(settings: Config, path: Path, list_path: Path | None) -> Benchmark:
-    # What the files hold does not depend on the sizes of the sets, so that a sweep over shots shares one copy.
-    stations, files = _shared_out(settings, path, list_path)
-    days = {split: _days(path, tuple(files[split].tolist())) for split in files}
-    features = fit_features(days["train"], settings.inputs, settings.handling)
-    held_out = replace(settings, query_size=settings.test_query_size, min_shots=None)
-    test = Weather(days["test"], features, held_out)
-    name = f"weather/by-{settings.split}"  # whatever is shown of a day, the tasks are the same days
-    if settings.split_seed != AUTHORS_SEED:
-        name += f"/split{settings.split_seed}"
-    return Benchmark(
-        train=Weather(days["train"], features, settings, training=True),
-        val=Weather(days["val"], features, held_out),
-        test=test,
-        families=BANDS,
-        test_name=f"{name}/shots{settings.shots}/query{settings.test_query_size}",
-        showcases=lambda: tuple(_showcases(test, stations)),
-        notes=tuple(f"left out: {kind}: {p.count:,}, such as {p.examples[0]}" for kind, p in stations.problems.items()),
-    )
-
-
 # Which file goes where.
 
 
 def _shared_out(
-    settings: Config, path: Path, list_path: Path | None
+    settings: Config, stations: Stations, path: Path, list_path: Path | None
 ) -> tuple[Stations, dict[Split, Int[np.ndarray, " f"]]]:
-    stations = _read(path)
     splits = _by_station(stations, settings.split_seed)
     if list_path is not None:
         splits = _by_file(stations, list_path, settings.split_seed)
@@ -192,24 +183,24 @@ def _by_file(stations: Stations, list_path: Path, seed: int) -> dict[Split, Int[
         raise SourceError(f"the list of files {list_path} cannot be read ({fault}).") from None
     listed = text.split()
     random.Random(seed).shuffle(listed)
-    index = {
-        f"{year}/{name}.csv": i for i, (year, name) in enumerate(zip(stations.year, stations.station, strict=True))
-    }
-    cuts = {
-        "val": listed[:AUTHORS_VAL],
-        "test": listed[AUTHORS_VAL : AUTHORS_VAL + AUTHORS_TEST],
-        "train": listed[AUTHORS_VAL + AUTHORS_TEST :],
-    }
+    here = enumerate(zip(stations.year, stations.station, strict=True))
+    index = {f"{year}/{name}.csv": i for i, (year, name) in here}
+    last = AUTHORS_VAL + AUTHORS_TEST
+    cuts: dict[Split, list[str]] = {"train": listed[last:], "val": listed[:AUTHORS_VAL]}
+    cuts["test"] = listed[AUTHORS_VAL:last]
     found = {split: sorted(index[name] for name in names if name in index) for split, names in cuts.items()}
-    return {split: np.array(found[split], dtype=np.int64) for split in ("train", "val", "test")}
+    return {split: np.array(found[split], dtype=np.int64) for split in cuts}
 
 
 # What a row becomes.
 
 
-@lru_cache(maxsize=6)
-def _days(path: Path, files: tuple[int, ...]) -> Days:
-    stations, chosen = _read(path), np.array(files)
+def _days(stations: Stations, chosen: Int[np.ndarray, " f"], shelf: Shelf) -> Days:
+    """The days of some files on the device: one copy for all settings that use the same ones."""
+    return shelf.once(("days", chosen.tobytes()), lambda: _days_of(stations, chosen))
+
+
+def _days_of(stations: Stations, chosen: Int[np.ndarray, " f"]) -> Days:
     count = stations.count[chosen].astype(np.int32)
     first = (np.cumsum(count) - count).astype(np.int32)
     rows = np.repeat(stations.offset[chosen] - first, count) + np.arange(count.sum())
@@ -270,13 +261,14 @@ class Weather(eqx.Module):
     def _task(self, file: Int[Array, ""], key: PRNGKeyArray) -> Task:
         """Days of one file in an order from the key: the query from its front, the support from its end.
 
-        So the query stays the same, and a larger support holds the smaller, when only the number of shots changes.
-        """
+        So the query stays the same, and a larger support holds the smaller, when only the number of shots changes."""
         day_key, shots_key = jr.split(key)
         shots, size = self.settings.shots, self.settings.query_size
         count = self.days.count[file]
         order, shift = shuffled(count, key=day_key), self._shift(jr.fold_in(key, 2))
-        support = self._examples(file, order[count - 1 - jnp.arange(shots)], self._shot_weights(shots_key), shift)
+        fewest = self.settings.min_shots if self.training else None
+        weights = shot_weights(shots, fewest, key=shots_key, dtype=jnp.int32)
+        support = self._examples(file, order[count - 1 - jnp.arange(shots)], weights, shift)
         real = jnp.arange(size) < count - shots
         chosen = order[jnp.minimum(jnp.arange(size), count - 1)]
         return Task(support, self._examples(file, chosen, real.astype(float), shift))
@@ -300,12 +292,6 @@ class Weather(eqx.Module):
         y = self.days.readings[rows, 0].astype(jnp.float32) / COLUMNS[0].scale
         return self.features(self.days, rows, files, shift), y[:, None]
 
-    def _shot_weights(self, key: PRNGKeyArray) -> Float[Array, " n"]:
-        shots, fewest = self.settings.shots, self.settings.min_shots
-        if fewest is None or not self.training:
-            return jnp.ones(shots)
-        return (jnp.arange(shots) < jr.randint(key, (), fewest, shots + 1, dtype=jnp.int32)).astype(float)
-
     def pooled(
         self, max_rows: int, seed: int
     ) -> tuple[Float[np.ndarray, "n dx"], Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
@@ -317,8 +303,8 @@ class Weather(eqx.Module):
         files = (np.searchsorted(np.asarray(self.days.first), rows, side="right") - 1).astype(np.int32)
         x = np.empty((len(rows), len(self.features.names)), dtype=np.float32)
         y = np.empty(len(rows), dtype=np.float32)
-        for start in range(0, len(rows), CHUNK):
-            part = slice(start, start + CHUNK)
+        for start in range(0, len(rows), POOLED_ROWS):
+            part = slice(start, start + POOLED_ROWS)
             chunk_x, chunk_y = self._rows(jnp.asarray(rows[part]), jnp.asarray(files[part]))
             x[part], y[part] = chunk_x, chunk_y[:, 0]
         return x, y, np.asarray(self.days.file)[files]
@@ -348,6 +334,8 @@ def _showcases(test: Weather, stations: Stations) -> Iterator[Showcase]:
         chosen = jnp.sort(jr.permutation(jr.key(index), int(count[file]))[:SHOWCASE_SHOTS])
         yield Showcase(
             name=f"{name}-{stations.station[int(test.days.file[file])]}",
+            figure="years",
+            labels={"band": name, "station": str(stations.station[int(test.days.file[file])])},
             support=Examples.of(x[chosen], y[chosen]),
             x=x,
             truth=y,

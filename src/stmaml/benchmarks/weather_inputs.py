@@ -9,21 +9,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from stmaml.data.stations import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP
+from stmaml.limits import STATISTICS_ROWS
 
 Handling = Literal["correct", "released"]
 Inputs = Literal["paper", "rich"]
 
-MEASURED = ("ELEVATION", *NAMES[1:])
-"""The inputs that can be missing."""
+MEASURED = ("ELEVATION", *NAMES[1:])  # the inputs that can be missing
 DERIVED = ("PRESSURE_RATIO", "BAROMETRIC")
 HARMONICS = ("SIN1", "COS1", "SIN2", "COS2")
-PAPER_INPUTS = ("DATE", *MEASURED, *FLAGS)
-"""The sixteen inputs, in the order of the authors' code."""
+PAPER_INPUTS = ("DATE", *MEASURED, *FLAGS)  # the sixteen inputs, in the order of the authors' code
 RICH_INPUTS = (*PAPER_INPUTS, *HARMONICS, *DERIVED, *(f"NO_{name}" for name in (*MEASURED, "BAROMETRIC")))
 
 ELEVATION_UNKNOWN = -999.0  # NOAA prints -999.9; no land lies below -430 m
 RELEASED_LAST_DAY = 364.0
-STATISTICS_ROWS = 500_000
 # Hypsometric equation: T = g h / (R ln(p0 / p)), with g / R in kelvin per metre. Below 50 m the ratio of the pressures
 # drowns in their rounding.
 KELVIN_PER_METRE = 0.0341632
@@ -42,8 +40,7 @@ class Days(eqx.Module):
     elevation: Float[Array, " files"]
     last_day: Float[Array, " files"]
     band: Int[Array, " files"]
-    file: Int[Array, " files"]
-    """Where a file is in `Stations`."""
+    file: Int[Array, " files"]  # where a file is in `Stations`
 
 
 def measured(
@@ -81,8 +78,7 @@ def flag_table(handling: Handling) -> Float[np.ndarray, "64 6"]:
     """The six flags of each value of FRSHTT.
 
     The authors' code reads it as a number, which loses leading zeros, and hands out the digits from the left: rain
-    alone, 010000, becomes fog.
-    """
+    alone, 010000, becomes fog."""
     texts = [f"{bits:06b}" for bits in range(2 ** len(FLAGS))]
     if handling == "released":
         texts = [text.lstrip("0").ljust(len(FLAGS), "0") for text in texts]
@@ -94,11 +90,9 @@ class Features(eqx.Module):
 
     inputs: Inputs = eqx.field(static=True)
     handling: Handling = eqx.field(static=True)
-    mean: Float[Array, " g"]
-    """Of what is there in training; stands for what is missing."""
+    mean: Float[Array, " g"]  # of what is there in training; stands for what is missing
     low: Float[Array, " g"]
-    high: Float[Array, " g"]
-    """All but one in a thousand of the training values lie above, and below."""
+    high: Float[Array, " g"]  # all but one in a thousand of the training values lie above, and below
     common: Float[Array, " f"]
     """1 for flags seen on at least one of a thousand training days, else 0: rarer ones would be wild outliers."""
 
@@ -136,8 +130,7 @@ def gauged(
     """The columns of `MEASURED` and `DERIVED` for rich inputs, and which are there.
 
     Rain and snow are on a logarithmic scale. The logarithm of the ratio of pressure at sea level to pressure at the
-    station, and the temperature (in units of 100 K) that the air between them must then have, are the two derived.
-    """
+    station, and the temperature (in units of 100 K) that the air between them must then have, are the two derived."""
     values, present = measured(readings, elevation, "correct")
     at = {name: index for index, name in enumerate(MEASURED)}
     values = values.at[:, at["PRCP"]].set(jnp.log1p(10 * values[:, at["PRCP"]]))

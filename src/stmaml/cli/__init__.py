@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import sys
+from collections.abc import Collection
 from importlib.metadata import version
 from typing import NoReturn
 
@@ -43,8 +44,7 @@ def main() -> None:
     if arguments[0] == "--version":
         print(version("stmaml"))
         return
-    if arguments[0] not in COMMANDS:
-        fail(f"there is no command '{arguments[0]}'. {nearest(arguments[0], list(COMMANDS))}")
+    check_name("command", arguments[0], COMMANDS)
     _run(arguments[0], arguments[1:])
 
 
@@ -69,7 +69,13 @@ def fail(message: str, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def nearest(name: str, known: list[str]) -> str:
+def check_name(kind: str, name: str, known: Collection[str]) -> None:
+    """Exits where there is nothing of this name, and says what it may have been meant for."""
+    if name not in known:
+        fail(f"there is no {kind} '{name}'. {nearest(name, known)}")
+
+
+def nearest(name: str, known: Collection[str]) -> str:
     """The known names most like a misspelt one, as a sentence."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     return f"Did you mean {' or '.join(close)}?" if close else f"Choose one of: {', '.join(known)}."

@@ -7,38 +7,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import tyro
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from stmaml.benchmarks.base import Benchmark
 from stmaml.cli import fail, nearest
-from stmaml.cli.evaluate import without_nan
 from stmaml.cli.folders import check_folder
 from stmaml.cli.parsing import parse
-from stmaml.cli.progress import TrainingBar
-from stmaml.cli.showing import plain_console
+from stmaml.cli.progress import open_benchmark, showing
+from stmaml.cli.results import show_result
+from stmaml.cli.showing import plain_console, without_nan
 from stmaml.cli.stopping import StopRequest, stop_requests
-from stmaml.cli.telling import telling
+from stmaml.experiments import create_runs, train_runs
 from stmaml.methods import METHODS
-from stmaml.tables.calibration import caution
-from stmaml.tables.fitting import Prepared, TableConfig, finish, prepare, train
-from stmaml.tables.folder import RESULT, Files, TableRun, check_free, create, reopen
-from stmaml.tables.reading import read_table
-from stmaml.tables.scoring import NOMINAL, score
-from stmaml.tables.settings import Preset, build, default_settings
+from stmaml.recipes import Experiment
+from stmaml.runs import Run
+from stmaml.tables.aftercare import is_finished
+from stmaml.tables.benchmark import Config, TableConfig
+from stmaml.tables.model import load_table
+from stmaml.tables.schema import Schema
+from stmaml.tables.scoring import saved_result, score_table
+from stmaml.tables.settings import Preset, table_recipe
 from stmaml.training import Diverged, Interrupted
-
-SHOWN = ("accuracy", "mse", "nll", "crps", "coverage90", "width90")
 
 
 @dataclass(frozen=True)
 class Fit:
     """Learn across the groups of a table, so that a few labelled rows of a new group suffice to predict it.
 
-    Shows what each column holds, trains, and scores held-out groups beside simpler models.
-    """
+    Shows what each column holds, trains, and scores held-out groups beside simpler models."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
     """CSV or Parquet files with the same columns, folders or archives of them."""
@@ -53,6 +52,9 @@ class Fit:
     """Sizes of networks and batches: `default` for two cores, `large` for a GPU and tables of thousands of groups."""
     linear: bool = True
     """Put a Bayesian linear regression with a learnt prior before the method."""
+    noise_model: str = "predicted"
+    """The spread of a numeric target about its mean: normal (predicted), with heavy tails (student), of any shape
+    (mixture), or normal with one spread for all rows (learned)."""
     steps: int | None = None
     """Meta-steps of training; those of the preset if not given."""
     seed: int = 0
@@ -84,68 +86,57 @@ def main(arguments: list[str]) -> None:
     if any(word == "--resume" or word.startswith("--resume=") for word in arguments):
         flags = parse(Resume, arguments, "stmaml fit")
         check_folder(flags.resume)
-        table_run = reopen(flags.resume)
-        result = table_run.result() or _go_on(table_run, console, baselines=flags.baselines)
+        run = Run(flags.resume)
+        found = saved_result(run) if is_finished(run) else None
+        if found is None:
+            experiment = load_table(run)
+            found = _fit(run, experiment, open_benchmark(experiment.benchmark_settings, console), flags, console)
     else:
         flags = parse(Fit, arguments, "stmaml fit", config=(tyro.conf.OmitArgPrefixes,))
-        table_run, prepared = _begin(flags, console)
-        result = _fit(table_run, prepared, console, baselines=flags.baselines)
+        run, experiment, benchmark = _begin(flags, console)
+        found = _fit(run, experiment, benchmark, flags, console)
     if flags.json:
-        print(json.dumps(without_nan(result), indent=2, allow_nan=False))
+        print(json.dumps(without_nan(found), indent=2, allow_nan=False))
     else:
-        _show(result)
-        print(f"\nNext: stmaml predict {table_run.run.folder} --support LABELLED --query ASK")
+        show_result(found)
+        print(f"\nNext: stmaml predict {run.folder} --support LABELLED --query ASK")
 
 
-def _begin(flags: Fit, console: Console) -> tuple[TableRun, Prepared]:
+def _begin(flags: Fit, console: Console) -> tuple[Run, Experiment, Benchmark]:
     if flags.method not in METHODS:
         fail(f"there is no method '{flags.method}'. {nearest(flags.method, list(METHODS))}")
     if not flags.files:
         fail("fit needs a table: a CSV or Parquet file, a folder or an archive of them.")
-    settings = default_settings(
-        flags.method, steps=flags.steps, seed=flags.seed, preset=flags.preset, linear=flags.linear
+    table = Config(flags.config, tuple(str(path.resolve()) for path in flags.files), flags.delimiter)
+    experiment = table_recipe(
+        table, flags.method, steps=flags.steps, preset=flags.preset, linear=flags.linear, noise_model=flags.noise_model
     )
     folder = flags.run or Path("runs") / f"{flags.files[0].name.split('.')[0]}-{flags.config.target}"
     if not flags.force:
-        check_free(folder)
-    files = Files(flags.files, flags.delimiter)
-    with telling(console, "reading"):
-        frame = read_table(files.paths, files.reading(flags.config))
-        prepared = prepare(frame, flags.config, settings)
-    eqx.filter_eval_shape(build, prepared.schema, settings)  # refuses a method that does not suit the target
-    _show_schema(prepared, console)
-    return create(folder, files, flags.config, settings, prepared, force=flags.force), prepared
+        Run(folder).check_free("fit")
+    with showing(console, "reading"):
+        benchmark = table.open()
+    (run,) = create_runs(experiment, benchmark, folder, [flags.seed], force=flags.force)
+    _show_schema(benchmark, console)
+    return run, experiment, benchmark
 
 
-def _go_on(table_run: TableRun, console: Console, *, baselines: bool) -> dict[str, Any]:
-    """The scores of a run that was begun earlier, once it is finished."""
-    with telling(console, "reading"):
-        frame = read_table(table_run.files.paths, table_run.files.reading(table_run.table))
-        prepared = prepare(frame, table_run.table, table_run.settings, table_run.schema)
-    table_run.check_same(prepared)
-    return _fit(table_run, prepared, console, baselines=baselines)
-
-
-def _fit(table_run: TableRun, prepared: Prepared, console: Console, *, baselines: bool) -> dict[str, Any]:
-    run, settings = table_run.run, table_run.settings
+def _fit(
+    run: Run, experiment: Experiment, benchmark: Benchmark, flags: Fit | Resume, console: Console
+) -> dict[str, Any]:
     stop = StopRequest()
-    title = f"{settings.method} on {len(prepared.split.train)} groups -> {run.folder}"
+    console.print(f"{experiment.method} -> {run.folder}")
     try:
-        with stop_requests(stop), TrainingBar(console, settings.training, title) as bar:
-            learner = train(prepared, settings, run=run, observers=(bar,), should_stop=stop.requested)
+        with stop_requests(stop), showing(console, "compiling"):
+            train_runs([run], experiment, benchmark, should_stop=stop.requested)
     except Interrupted as error:
         console.print(f"stopped at step {error.step}, state saved. Go on with: stmaml fit --resume {run.folder}")
         sys.exit(128 + stop.signal)
     except Diverged as error:
         fail(f"{error}. Look for columns with wild values in the list above, and drop or correct them.", code=3)
     _hand_back_memory()
-    with telling(console, "calibrating") as tell:
-        model = finish(prepared, settings, learner, tell)
-        model.save(run)
-        _hand_back_memory()
-        result = score(model, prepared, baselines=None if baselines else (), tell=tell)
-    run.save_scores(RESULT, result, {})
-    return result
+    with showing(console, "scoring"):
+        return score_table(run, benchmark, baselines=None if flags.baselines else ())
 
 
 def _hand_back_memory() -> None:
@@ -156,58 +147,18 @@ def _hand_back_memory() -> None:
             trim(0)
 
 
-def _show_schema(prepared: Prepared, console: Console) -> None:
+def _show_schema(benchmark: Benchmark, console: Console) -> None:
+    settings: Any = benchmark.settings
+    schema = Schema.from_json(settings.schema)
     table = Table("column", "kind", "missing", "what it holds", box=SIMPLE, padding=(0, 1))
-    for column in prepared.schema.columns:
-        table.add_row(
-            column.name, column.kind, "some" if getattr(column, "has_missing", False) else "", column.describe()
-        )
-    target = prepared.schema.target
+    for column in schema.columns:
+        table.add_row(column.name, column.kind, "some" if column.has_missing else "", column.describe())
+    target = schema.target
     table.add_section()
     table.add_row(target.name, "target: " + ("class" if target.is_class else "number"), "", target.describe())
     table.caption = "numbers: range without the lowest and the highest 0.1 % of the training rows"
     console.print(table)
-    split = prepared.split
-    console.print(
-        f"{prepared.num_rows:,} rows; groups by '{prepared.schema.task}': {len(split.train):,} to train, "
-        f"{len(split.val):,} to validate and calibrate, {len(split.test):,} to test"
-        + (f"; {len(split.skipped):,} skipped, too small" if split.skipped else ""),
-    )
-    for note in [*prepared.notes, *caution(len(split.val), target.is_class)]:
+    groups, *notes = benchmark.notes
+    console.print(groups)
+    for note in notes:
         console.print(f"note: {note}")
-
-
-def _show(result: dict[str, Any]) -> None:
-    console = plain_console()
-    for shots, rows in result["scores"].items():
-        names = [name for name in SHOWN if name in next(iter(rows.values()))]
-        head = "1 labelled row" if shots == "1" else f"{shots} labelled rows"
-        table = Table(head, *names, box=SIMPLE, padding=(0, 1))
-        for row, metrics in rows.items():
-            table.add_row(row, *(f"{metrics[name]['mean']:.4g}" for name in names))
-        console.print(table)
-    console.print(_calibration_table(result["calibration"]))
-    console.print(f"Scores are means over {result['test_groups']} test groups. {_sentence(result['verdict'])}")
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _calibration_table(calibration: dict[str, Any]) -> Table:
-    """Before and after, by number of labelled rows."""
-    levels = [f"{nominal:.0%}" for nominal in NOMINAL]
-    if levels[0] not in next(iter(calibration.values())):
-        heads = [f"{level} set holds (classes)" for level in levels[1:]]
-        table = Table("labelled rows", "temperature", "nll before -> after", *heads, box=SIMPLE, padding=(0, 1))
-        for shots, row in calibration.items():
-            sets = [row["sets"][level] for level in levels[1:]]
-            cells = [f"{100 * one['holds']['mean']:.0f} % ({one['size']['mean']:.2f})" for one in sets]
-            table.add_row(shots, f"{row['temperature']:.2f}", f"{row['before']:.4g} -> {row['after']:.4g}", *cells)
-        return table
-    table = Table("labelled rows", *(f"{level} interval holds" for level in levels), box=SIMPLE, padding=(0, 1))
-    for shots, row in calibration.items():
-        cells = [f"{100 * row[le]['before']['mean']:.0f} -> {100 * row[le]['after']['mean']:.0f} %" for le in levels]
-        table.add_row(shots, *cells)
-    table.caption = "before -> after recalibration on validation groups; the truth of test groups"
-    return table

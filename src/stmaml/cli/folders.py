@@ -4,7 +4,6 @@ import zipfile
 from pathlib import Path
 
 from stmaml.errors import RunError
-from stmaml.runs import Run
 
 
 def check_folder(folder: Path) -> None:
@@ -23,13 +22,4 @@ def check_adapted(path: Path) -> None:
         raise RunError(
             f"{path} is neither the folder of a run of 'stmaml fit' nor a whole file of an adapted group, as "
             "--save-adapted writes them (.npz). Name one of these; tables are named with --query and --support."
-        )
-
-
-def refuse_table(folder: Path) -> None:
-    """Raises RunError for the run of a table, where runs on benchmarks are wanted."""
-    run = Run(folder)
-    if run.config_path.exists() and run.config().get("kind") == "table":
-        raise RunError(
-            f"{folder} was made by 'stmaml fit' from a table: 'stmaml fit --resume {folder}' shows its scores again."
         )

@@ -13,10 +13,9 @@ import tyro
 
 from stmaml.cli.folders import check_adapted, check_folder
 from stmaml.cli.parsing import parse
+from stmaml.cli.progress import showing
 from stmaml.cli.showing import plain_console
-from stmaml.cli.telling import telling
-from stmaml.errors import SettingError, SourceError
-from stmaml.progress import Listener
+from stmaml.errors import SettingError, SourceError, at_least
 from stmaml.runs import write_bytes, writing
 from stmaml.tables.adapted import DEFAULT_LEVELS, Answer, load_adapted
 from stmaml.tables.model import FewShotModel, load_model
@@ -30,8 +29,7 @@ DIGITS = 7  # of single precision, in which all is computed
 class Predict:
     """Predict the rows of new groups from a few labelled rows of each, or from none.
 
-    The query's rows come back in their order, with their columns, followed by the predictions.
-    """
+    The query's rows come back in their order, with their columns, followed by the predictions."""
 
     run: tyro.conf.Positional[Path]
     """Folder of a run of 'stmaml fit', or the file of an adapted group."""
@@ -46,9 +44,9 @@ class Predict:
     quantiles: tuple[float, ...] = DEFAULT_LEVELS
     """Levels of the quantiles to give."""
     coverage: float = 0.9
-    """Of classes, how likely the true one is to be in the set of classes given for a row."""
+    """For classes: how likely the set of classes given for a row is to hold the true one."""
     suggest: int = 0
-    """In each group, rank so many rows whose labels would reduce the uncertainty most."""
+    """Rank this many rows of each group by how much their labels would reduce the uncertainty."""
     save_adapted: Path | None = None
     """Folder for one file a group, which predicts later without its labelled rows."""
     delimiter: str | None = None
@@ -64,8 +62,8 @@ def main(arguments: list[str]) -> None:
     flags = parse(Predict, arguments, "stmaml predict")
     _check(flags)
     console = plain_console(stderr=True)
-    with telling(console, "reading") as tell:
-        answer = _answer_of_file(flags) if flags.run.is_file() else _answer_of_run(flags, tell)
+    with showing(console, "reading"):
+        answer = _answer_of_file(flags) if flags.run.is_file() else _answer_of_run(flags)
     for note in answer.notes:
         console.print(f"note: {note}")
     _write(flags, answer)
@@ -80,7 +78,7 @@ def _answer_of_file(flags: Predict) -> Answer:
     return adapted.predict(query, levels=_levels(flags), coverage=flags.coverage)
 
 
-def _answer_of_run(flags: Predict, tell: Listener) -> Answer:
+def _answer_of_run(flags: Predict) -> Answer:
     check_folder(flags.run)
     model = load_model(flags.run)
     reading = _reading(flags, model.schema)
@@ -95,11 +93,10 @@ def _answer_of_run(flags: Predict, tell: Listener) -> Answer:
         coverage=flags.coverage,
         suggest=flags.suggest,
         seed=flags.seed,
-        on_progress=lambda done, total: tell("predicting rows", done, total),
     )
     if flags.save_adapted is None or support is None:
         return answer
-    saved = _save_adapted(flags.save_adapted, model, support, flags, tell)
+    saved = _save_adapted(flags.save_adapted, model, support, flags)
     nothing = [] if saved else [f"no group has a labelled row, so nothing is saved in {flags.save_adapted}"]
     return replace(answer, notes=[*answer.notes, *nothing])
 
@@ -114,10 +111,8 @@ def _levels(flags: Predict) -> tuple[float, ...]:
 
 
 def _check(flags: Predict) -> None:
-    if flags.samples < 1:
-        raise SettingError(f"--samples must be at least 1; got {flags.samples}.")
-    if flags.suggest < 0:
-        raise SettingError(f"--suggest must be at least 0; got {flags.suggest}.")
+    at_least(1, samples=flags.samples)
+    at_least(0, suggest=flags.suggest)
     if not flags.quantiles:
         raise SettingError("--quantiles needs at least one level, such as 0.05 0.5 0.95.")
     if not all(0 < level < 1 for level in flags.quantiles):
@@ -137,14 +132,10 @@ def _refuse_support(flags: Predict) -> None:
         )
 
 
-def _save_adapted(folder: Path, model: FewShotModel, support: pl.DataFrame, flags: Predict, tell: Listener) -> int:
+def _save_adapted(folder: Path, model: FewShotModel, support: pl.DataFrame, flags: Predict) -> int:
     """Writes a file for each group and says how many."""
-
-    def on_progress(done: int, total: int) -> None:
-        tell("saving groups", done, total)
-
     saved = 0
-    for adapted in model.adapt(support, num_samples=flags.samples, seed=flags.seed, on_progress=on_progress):
+    for adapted in model.adapt(support, num_samples=flags.samples, seed=flags.seed):
         adapted.save(folder / f"{file_name(adapted.group)}.npz")
         saved += 1
     return saved

@@ -1,79 +1,81 @@
 """Progress in the terminal: a live bar where there is one, a line now and then where there is not."""
 
 import time
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from stmaml.training import State, TrainConfig
+from stmaml.benchmarks.base import Benchmark, BenchmarkConfig
+from stmaml.progress import Told, listening
 
 SECONDS_BETWEEN_LINES = 15.0
 
 
-class TrainingBar:
-    """Shows loss, validation score, speed and time left."""
+def open_benchmark(settings: BenchmarkConfig, console: Console) -> Benchmark:
+    """The benchmark, with a bar while its files are read, and a line for each thing worth knowing about them."""
+    with showing(console, "opening the benchmark"):
+        benchmark = settings.open()
+    for note in benchmark.notes:
+        console.print(note, highlight=False)
+    return benchmark
 
-    def __init__(self, console: Console, config: TrainConfig, title: str):
-        """`title` says what is trained and where it goes."""
-        self._console, self._config = console, config
-        console.print(title)
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("compiling", total=config.steps)
-        self._last: tuple[float, int] | None = None
-        self._said = 0.0
-        self._rate = 0.0
-        self._val = ""
 
-    def __enter__(self) -> "TrainingBar":
-        self._bar.start()
-        return self
+@contextmanager
+def showing(console: Console, first: str = "") -> Iterator[None]:
+    """Shows all that is told inside the block; `first` stands on the bar until something is."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, *times, console=console, transient=True, disable=not console.is_terminal)
+    with bar, listening(_Shown(console, bar, first)):
+        yield
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
-    def progress(self, step: int, logs: dict[str, np.ndarray]) -> None:
-        """Moves the bar."""
+class _Shown:
+    """One bar for whatever goes on; in a file, a line at the start of each thing and now and then as it goes on."""
+
+    def __init__(self, console: Console, bar: Progress, first: str):
+        self._console, self._bar = console, bar
+        self._task = bar.add_task(first, total=None)
+        self._said: set[str] = set()
+        self._what, self._last, self._line, self._rate = "", (0.0, 0), 0.0, 0.0
+
+    def __call__(self, told: Told) -> None:
+        if not told.total:
+            self._once(told.what)
+            return
         now = time.monotonic()
-        if self._last is not None:
-            seconds = max(now - self._last[0], 1e-9)
-            rate = (step - self._last[1]) * self._config.tasks_per_batch * len(logs["loss"]) / seconds
+        if told.what != self._what:
+            self._begin(told, now)
+        self._measure(told, now)
+        speed = f"{self._rate * told.tasks:,.0f} tasks/s" if told.tasks and self._rate else ""
+        text = "  ".join(part for part in (told.what, told.text, speed) if part)
+        self._bar.update(self._task, description=text, completed=told.done, total=told.total)
+        if not self._console.is_terminal and self._due(told, now):
+            self._line = now
+            left = f"{(told.total - told.done) / self._rate:,.0f} s left"
+            self._console.print(f"{text}  {told.done:,}/{told.total:,}  {left}", highlight=False)
+
+    def _once(self, what: str) -> None:
+        if what not in self._said:
+            self._console.print(what, highlight=False)
+        self._said.add(what)
+
+    def _begin(self, told: Told, now: float) -> None:
+        self._what, self._last, self._line, self._rate = told.what, (now, told.done), now, 0.0
+        self._bar.reset(self._task)
+        if not self._console.is_terminal:
+            self._once(told.what)
+
+    def _measure(self, told: Told, now: float) -> None:
+        """Parts a second, of late rather than at first: compiling is over soon."""
+        then, before = self._last
+        if told.done > before:
+            rate = (told.done - before) / max(now - then, 1e-9)
             self._rate = rate if self._rate == 0 else 0.8 * self._rate + 0.2 * rate
-        self._last = (now, step)
-        text = f"loss {logs['loss'].mean():.3f}{self._val}  {self._rate:,.0f} tasks/s"
-        self._bar.update(self._task, completed=step, description=text)
-        if (
-            self._rate
-            and not self._console.is_terminal
-            and (now - self._said > SECONDS_BETWEEN_LINES or step == self._config.steps)
-        ):
-            self._said = now
-            left = (
-                (self._config.steps - step) * self._config.tasks_per_batch * len(logs["loss"]) / max(self._rate, 1e-9)
-            )
-            self._console.print(f"step {step:,}/{self._config.steps:,}  {text}  {left:,.0f} s left")
+            self._last = (now, told.done)
 
-    def validated(self, step: int, scores: list[dict[str, float]], improved: list[bool], state: State) -> None:
-        """Remembers the score for the next line."""
-        metric = self._config.val_metric
-        self._val = f"  val {metric} {np.mean([score[metric] for score in scores]):.3f}"
-
-    def checkpoint(self, step: int, state: State) -> None:
-        """Saving takes no line of its own."""
-
-    def rolled_back(self, step: int, to_step: int, seed_index: int, rate: float) -> None:
-        """Says so."""
-        self._console.print(
-            f"loss not finite at step {step}: back to step {to_step}, step size now {rate:g} of its schedule"
-        )
+    def _due(self, told: Told, now: float) -> bool:
+        ends = told.tasks > 0 and told.done == told.total
+        return self._rate > 0 and (now - self._line > SECONDS_BETWEEN_LINES or ends)

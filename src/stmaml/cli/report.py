@@ -1,14 +1,16 @@
 """`stmaml report`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from stmaml.cli.folders import refuse_table
 from stmaml.cli.parsing import parse
+from stmaml.cli.showing import plain_console
 from stmaml.errors import SettingError
 from stmaml.reports import write_report
+from stmaml.runs import held_runs
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,15 @@ def main(arguments: list[str]) -> None:
     flags = parse(Report, arguments, "stmaml report")
     if not flags.runs:
         raise SettingError("report needs at least one run folder. For example: stmaml report runs/first")
-    for folder in flags.runs:
-        refuse_table(folder)
-    report, *pictures = write_report(list(flags.runs), flags.out or flags.runs[0] / "report")
+    folders = _with_runs(flags.runs)
+    report, *pictures = write_report(folders, flags.out or folders[0] / "report")
     print(f"wrote {report} and {len(pictures)} figure{'s' * (len(pictures) != 1)} beside it")
+
+
+def _with_runs(folders: Sequence[Path]) -> list[Path]:
+    """The folders that hold runs, as among all of a folder; the others are named, unless no run is left."""
+    held = [folder for folder in folders if held_runs(folder) or not folder.exists()]
+    for folder in folders if held else ():
+        if folder not in held:
+            plain_console(stderr=True).print(f"left out {folder}: it holds no run", soft_wrap=True)
+    return held or list(folders)

@@ -15,9 +15,8 @@ class EventFiles:
         try:
             from tensorboardX import SummaryWriter
         except ImportError as error:
-            raise SettingError(
-                "--tensorboard needs a package that is not installed: pip install 'stmaml[tensorboard]'."
-            ) from error
+            missing = "a package that is not installed: pip install 'stmaml[tensorboard]'."
+            raise SettingError(f"--tensorboard needs {missing}") from error
         self._writers = [SummaryWriter(logdir=str(run.folder)) for run in runs]
 
     def progress(self, step: int, logs: dict[str, np.ndarray]) -> None:

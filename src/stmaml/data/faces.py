@@ -1,7 +1,5 @@
 """Faces with attributes in CelebA's layout: pictures, attributes, partition and people, checked against each other."""
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,20 +9,17 @@ import numpy as np
 from jaxtyping import Bool, Int8, Int64, Shaped, UInt8
 
 from stmaml.data.pictures import ARCHIVES, decode_pictures, read_member
+from stmaml.data.problems import BROKEN_SAVE, in_words
 from stmaml.errors import SourceError
 
 ATTRIBUTES_FILE = "list_attr_celeba.txt"
 PARTITION_FILE = "list_eval_partition.txt"
 PEOPLE_FILE = "identity_CelebA.txt"
 PICTURES_FOLDER = "img_align_celeba"
-PARTS = ("train", "validation", "test")
-"""What the numbers 0, 1 and 2 of the partition file stand for."""
-MOST_DIGITS = 18
-"""Of a person's number, so that it fits in 64 bits."""
+PARTS = ("train", "validation", "test")  # what the numbers 0, 1 and 2 of the partition file stand for
+MOST_DIGITS = 18  # of a person's number, so that it fits in 64 bits
 TRUTH = {"1": True, "-1": False}
-VERSION = 1
-"""Of the saved form."""
-BROKEN_SAVE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+VERSION = 1  # of the saved form
 
 
 @dataclass(frozen=True)
@@ -33,14 +28,10 @@ class Faces:
 
     pictures: UInt8[np.ndarray, "n h w 3"]
     attributes: Bool[np.ndarray, "n a"]
-    names: tuple[str, ...]
-    """Of the attributes."""
-    partition: Int8[np.ndarray, " n"]
-    """0 for training, 1 for validation, 2 for testing."""
-    person: Int64[np.ndarray, " n"] | None
-    """A number for each person; None if the files do not say who is who."""
-    notes: tuple[str, ...] = ()
-    """What was left out, counted and named."""
+    names: tuple[str, ...]  # of the attributes
+    partition: Int8[np.ndarray, " n"]  # 0 for training, 1 for validation, 2 for testing
+    person: Int64[np.ndarray, " n"] | None  # a number for each person; None if the files do not say who is who
+    notes: tuple[str, ...] = ()  # what was left out, counted and named
 
     def save(self, path: Path) -> None:
         """Writes one file that `read_faces` reads without the pictures."""
@@ -63,8 +54,7 @@ def read_faces(path: Path, size: int) -> Faces:
 
     Pictures are cropped to their middle square and scaled to `size` x `size`. One that is missing or unreadable, or of
     which the lists say nothing, is left out and counted. No person and no picture is in two parts: such a person's
-    pictures stay in the last of them alone, so that testing keeps its own.
-    """
+    pictures stay in the last of them alone, so that testing keeps its own."""
     if path.is_file() and path.suffix == ".npz":
         return _load(path, size)
     if path.is_file() and not path.name.endswith(ARCHIVES):
@@ -85,15 +75,12 @@ def read_faces(path: Path, size: int) -> Faces:
             f"none of the {len(attributes.rows)} pictures named in {ATTRIBUTES_FILE} is among the {len(listed)} that "
             f"{path} holds and in {PARTITION_FILE}. The files are not of one set: replace one."
         )
-    notes = [f"{kind}: {problem.count:,}, such as {problem.examples[0]}" for kind, problem in found.problems.items()]
-    notes += _differences(attributes.rows, parts, listed)
+    notes = in_words(found.problems) + _differences(attributes.rows, parts, listed)
     rows = np.array([listed[name] for name in usable])
     partition = np.array([parts[name] for name in usable], dtype=np.int8)
-    person = None
-    if people is None:
-        notes.append(f"whether anybody is in two parts, which nobody can check without {PEOPLE_FILE}")
-    else:
-        person = _person_of(usable, people, notes)
+    person = None if people is None else _person_of(usable, people, notes)
+    if person is None:
+        notes.append(f"not checked: whether anybody is in two parts, for want of {PEOPLE_FILE}")
     keep = _apart("picture", found.digest[rows], partition, usable, notes)
     if person is not None:
         keep &= _apart("picture of a person", person, partition, usable, notes)
@@ -112,8 +99,7 @@ def read_faces(path: Path, size: int) -> Faces:
 def _places(names: Sequence[str]) -> dict[str, int]:
     """The row of each picture by its file's name: of those in img_align_celeba/ where there are any.
 
-    CelebA is also distributed uncropped, under the same names in another folder.
-    """
+    CelebA is also distributed uncropped, under the same names in another folder."""
     aligned = [row for row, name in enumerate(names) if PICTURES_FOLDER in name.split("/")[:-1]]
     return {names[row].rpartition("/")[2]: row for row in aligned or range(len(names))}
 
@@ -136,8 +122,7 @@ def _text(path: Path, name: str) -> list[str]:
 @dataclass(frozen=True)
 class _Attributes:
     names: tuple[str, ...]
-    rows: dict[str, Bool[np.ndarray, " a"]]
-    """By the name of the picture."""
+    rows: dict[str, Bool[np.ndarray, " a"]]  # by the name of the picture
 
 
 def _parse_attributes(lines: Sequence[str]) -> _Attributes:
@@ -231,7 +216,7 @@ def _apart(
 
 def _check_parts(partition: np.ndarray, path: Path) -> None:
     for number, part in enumerate(PARTS):
-        if not (partition == number).any():
+        if number not in partition:
             raise SourceError(
                 f"{path} has no {part} picture: {PARTITION_FILE} gives part {number} to none that is usable. Expected "
                 "some in each of the parts 0, 1 and 2."

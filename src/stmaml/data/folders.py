@@ -14,7 +14,7 @@ def data_folder(given: str | None, name: str) -> Path:
             raise SourceError(f"--data {given} does not exist. Name the folder (or archive) that holds the data.")
         return path
     root = os.environ.get("STMAML_DATA")
-    if root is None:
+    if not root:
         raise SourceError(
             f"this benchmark reads files: name their folder with --data, or set STMAML_DATA to a folder with '{name}'."
         )
@@ -25,8 +25,6 @@ def data_folder(given: str | None, name: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where read files are kept in a faster form: STMAML_CACHE, or stmaml in the user's cache folder."""
-    given = os.environ.get("STMAML_CACHE")
-    if given is not None:
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "stmaml"
+    """Where what took long to read or to compute is kept: STMAML_CACHE, or stmaml in the user's cache folder."""
+    given, usual = os.environ.get("STMAML_CACHE"), os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return (Path(given) if given else Path(usual) / "stmaml").expanduser()

@@ -51,7 +51,7 @@ class Split:
 def holds_images(folder: Path) -> bool:
     """Whether a folder looks like a set of images: IDX files or folders of pictures, for training or for testing."""
     parts: tuple[Part, ...] = ("train", "t10k")
-    return any(_find(folder, part, "images") is not None or _pictures_in(folder, part) for part in parts)
+    return any(_find(folder, part, "images") or _pictures_in(folder, part) for part in parts)
 
 
 def read_images(folder: Path, part: Part) -> Split:
@@ -104,7 +104,10 @@ def _read(path: Path) -> bytes:
 
 def _parse(content: bytes, path: Path, dimensions: int | None) -> UInt8[np.ndarray, "..."]:
     """Four bytes of magic (0, 0, type, rank), an extent of four bytes for each dimension, then the data."""
-    plain = _decompress(content, path) if content.startswith(GZIP_MAGIC) else content
+    try:
+        plain = gzip.decompress(content) if content.startswith(GZIP_MAGIC) else content
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SourceError(f"{path} is a gzip file that is cut short or damaged ({error}). Replace the file.") from error
     rank = plain[3] if len(plain) > 3 else 0
     wanted = dimensions or rank
     if plain[:3] != bytes((0, 0, UNSIGNED_BYTE)) or rank == 0 or rank != wanted:
@@ -122,13 +125,6 @@ def _parse(content: bytes, path: Path, dimensions: int | None) -> UInt8[np.ndarr
             "cut short or damaged: replace it."
         )
     return np.frombuffer(plain, np.uint8, offset=start).reshape(shape)
-
-
-def _decompress(content: bytes, path: Path) -> bytes:
-    try:
-        return gzip.decompress(content)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise SourceError(f"{path} is a gzip file that is cut short or damaged ({error}). Replace the file.") from error
 
 
 def read_grey_folder(folder: Path) -> UInt8[np.ndarray, "n h w"]:

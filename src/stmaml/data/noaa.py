@@ -22,6 +22,7 @@ from stmaml.data.folders import cache_folder
 from stmaml.data.problems import Problems
 from stmaml.data.stations import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP, Column, Stations
 from stmaml.errors import SourceError
+from stmaml.limits import PARSED_BYTES
 from stmaml.progress import tell
 
 if TYPE_CHECKING:  # a machine that only opens what was read before needs no polars
@@ -39,7 +40,6 @@ DUPLICATE_DATE = "duplicate date"
 DUPLICATE_FILE = "station and year twice"
 NO_USABLE_ROW = "no usable row"
 
-BATCH_BYTES = 8 << 20  # parsed at once: large enough to hide the cost of a call, small enough for eight in memory
 ARCHIVES = (".tar.gz", ".tgz", ".tar.xz")
 STATION = re.compile(r"[0-9A-Za-z]{11}")
 YEAR = re.compile(r"\d{4}")
@@ -51,8 +51,7 @@ OBSERVATIONS = "STP_ATTRIBUTES"  # tells a station pressure of 999.9 mbar from t
 def read_stations(path: Path) -> Stations:
     """The stations in `path`: a folder of CSV files, year folders or archives, one archive, or what `save` wrote.
 
-    What was read is kept in the cache folder and opened from there as long as the files stay the same.
-    """
+    What was read is kept in the cache folder and opened from there as long as the files stay the same."""
     if not path.exists():
         raise SourceError(f"{path} does not exist. Name a folder of NOAA's station files or a yearly archive.")
     if path.is_file() and path.suffix == ".npz":
@@ -104,8 +103,7 @@ def _fingerprint(sources: list[Path]) -> str:
 class _File(NamedTuple):
     label: str
     station: str
-    year: int | None
-    """Said by a folder or archive; otherwise most dates decide."""
+    year: int | None  # said by a folder or archive; otherwise most dates decide
     content: bytes
 
 
@@ -115,8 +113,7 @@ class _Member(NamedTuple):
     label: str
     station: str
     year: int | None
-    lines: bytes
-    """Its rows, without blank lines or a final line end."""
+    lines: bytes  # its rows, without blank lines or a final line end
 
 
 class _Part(NamedTuple):
@@ -160,7 +157,7 @@ def _batches(sources: list[Path], problems: Problems) -> Iterator[tuple[tuple[st
         header, member = split
         open_batches[header].append(member)
         sizes[header] += len(member.lines)
-        if sizes[header] >= BATCH_BYTES:
+        if sizes[header] >= PARSED_BYTES:
             yield header, open_batches.pop(header)
             sizes.pop(header)
     yield from open_batches.items()
@@ -214,8 +211,7 @@ def _split_header(file: _File, problems: Problems) -> tuple[tuple[str, ...], _Me
     if b"\0" in file.content or not {"DATE", "TEMP"} & set(header):
         problems.add(NOT_CSV, file.label)
         return None
-    lacking = [name for name in REQUIRED if name not in header]
-    if lacking:
+    if lacking := [name for name in REQUIRED if name not in header]:
         problems.add(LACKS_COLUMN, f"{file.label} lacks {', '.join(lacking)}")
         return None
     lines = rest.replace(b"\r\n", b"\n").strip(b"\n")
@@ -239,14 +235,11 @@ def _parse(header: tuple[str, ...], batch: list[_Member]) -> _Part:
     numbers = [*PLACE, *NAMES, "FRSHTT", *([OBSERVATIONS] if OBSERVATIONS in header else [])]
     table = table.with_columns(pl.col("DATE", *numbers).str.strip_chars())
     written = {name: (table[name].fill_null("") != "").to_numpy() for name in numbers}
-    table = table.with_columns(
-        pl.col(numbers).cast(pl.Float64, strict=False),
-        DATE=_dates(table["DATE"]),
-    )
+    table = table.with_columns(pl.col(numbers).cast(pl.Float64, strict=False), DATE=_dates(table["DATE"]))
     values = {name: table[name].cast(pl.Float64).to_numpy() for name in numbers}
     member = table["member"].cast(pl.Int64).to_numpy()
     date = table["DATE"].to_numpy().astype("datetime64[D]")
-    keep = _keep(batch, member, date, values["TEMP"], written["TEMP"], problems)
+    keep = _keep(_Blame(batch, member, problems), date, values["TEMP"], written["TEMP"])
     member, date = member[keep], date[keep]
     values = {name: column[keep] for name, column in values.items()}
     written = {name: flag[keep] for name, flag in written.items()}
@@ -286,9 +279,8 @@ def _table(header: tuple[str, ...], batch: list[_Member], problems: Problems) ->
     import polars as pl
 
     places = {name: header.index(name) for name in (*REQUIRED, OBSERVATIONS) if name in header}
-    tagged = b"\n".join(
-        b"%d," % index + member.lines.replace(b"\n", b"\n%d," % index) for index, member in enumerate(batch)
-    )
+    tags = (b"%d," % index for index in range(len(batch)))
+    tagged = b"\n".join(tag + m.lines.replace(b"\n", b"\n" + tag) for tag, m in zip(tags, batch, strict=True))
     fields = [f"column_{index}" for index in range(1, len(header) + 2)]  # the names polars wants where there are none
     tag, *texts = fields
     schema = dict.fromkeys(fields, pl.String)
@@ -300,14 +292,10 @@ def _table(header: tuple[str, ...], batch: list[_Member], problems: Problems) ->
     owners = table[tag].cast(pl.Int64, strict=False).drop_nulls().to_numpy()
     cut_short = table[texts[-1]].is_null().any()
     if np.array_equal(np.bincount(owners, minlength=len(batch)), expected) and not cut_short:
-        return table.select(
-            pl.col(tag).alias("member"), *(pl.col(texts[at]).alias(name) for name, at in places.items())
-        )
+        return table.select(pl.col(tag).alias("member"), *(pl.col(texts[at]).alias(n) for n, at in places.items()))
     if len(batch) > 1:  # some member is malformed: only that one is to be read line by line
-        tables = []
-        for index, member in enumerate(batch):
-            tables.append(_table(header, [member], problems).with_columns(member=pl.lit(str(index))))
-        return pl.concat(tables)
+        tables = (_table(header, [member], problems) for member in batch)
+        return pl.concat([table.with_columns(member=pl.lit(str(index))) for index, table in enumerate(tables)])
     return _table_by_line(len(header), places, batch[0], problems)
 
 
@@ -336,22 +324,13 @@ class _Blame:
 
     def __call__(self, kind: str, rows: np.ndarray, detail: str = "") -> None:
         """Counts the rows that are true in `rows`."""
-        if not rows.any():
-            return
         for index, count in zip(*np.unique(self.member[rows], return_counts=True), strict=True):
             self.problems.add(kind, f"{self.batch[index].label}{detail}", int(count))
 
 
-def _keep(
-    batch: list[_Member],
-    member: np.ndarray,
-    date: np.ndarray,
-    temperature: np.ndarray,
-    written: np.ndarray,
-    problems: Problems,
-) -> np.ndarray:
+def _keep(blame: "_Blame", date: np.ndarray, temperature: np.ndarray, written: np.ndarray) -> np.ndarray:
     """Indices of the rows with a believable temperature on a day of the file's year, by member and day."""
-    blame = _Blame(batch, member, problems)
+    batch, member = blame.batch, blame.member
     good = np.ones(len(member), dtype=bool)
 
     def drop(kind: str, rows: np.ndarray, detail: str = "") -> None:
@@ -370,7 +349,7 @@ def _keep(
     rows = rows[np.lexsort((date[rows], member[rows]))]  # stable: the first of equal dates stays first
     again = np.zeros(len(rows), dtype=bool)
     again[1:] = (member[rows][1:] == member[rows][:-1]) & (date[rows][1:] == date[rows][:-1])
-    _Blame(batch, member[rows], problems)(DUPLICATE_DATE, again)
+    _Blame(batch, member[rows], blame.problems)(DUPLICATE_DATE, again)
     return rows[~again]
 
 

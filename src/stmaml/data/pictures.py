@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import os
 import zipfile
 import zlib
@@ -20,14 +19,13 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from stmaml.data.archives import members
 from stmaml.data.folders import cache_folder
-from stmaml.data.problems import Problem, Problems
+from stmaml.data.problems import BROKEN_SAVE, Problem, Problems, from_text, to_text
 from stmaml.errors import SourceError
 from stmaml.progress import tell
 
 Channels = Literal["rgb", "grey"]
 
-VERSION = 1
-"""Of the saved form; files of another version are decoded anew."""
+VERSION = 1  # of the saved form; files of another version are decoded anew
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 """How names of pictures end, in small or capital letters; other files are passed over."""
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
@@ -41,29 +39,20 @@ COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB"
 """With those of `GREY_MODES`, the kinds with 8 bits a channel, which turn into bytes without a choice of scale."""
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 BATCH = 64  # decoded by one thread at a time: hides the cost of handing over, and bounds what waits in memory
-PIXELS = "pixels"
-"""The member of a saved file that holds the bytes of all pictures, one after the other."""
-BROKEN_SAVE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+PIXELS = "pixels"  # the member of a saved file that holds the bytes of all pictures, one after the other
 
 
 @dataclass(frozen=True)
 class Pictures:
     """Pictures of one size as bytes, in the order of their sources and, in each, of their names."""
 
-    pixels: UInt8[np.ndarray, "n h w c"]
-    """Rows of one file, read from disk when they are looked at."""
-    name: Shaped[np.ndarray, " n"]
-    """Where each lies in its source, such as train/robin/0001.jpg."""
-    source: Int32[np.ndarray, " n"]
-    """Which of `sources` each is from."""
-    digest: UInt64[np.ndarray, " n"]
-    """Stands for a picture's pixels: two pictures with the same are the same."""
-    sources: tuple[str, ...]
-    """Names of the folders and archives, without endings such as .tar."""
-    problems: dict[str, Problem] = field(default_factory=dict)
-    """What was wrong with the files, by kind."""
-    path: Path | None = None
-    """The file that holds all this: enough to work with on another machine."""
+    pixels: UInt8[np.ndarray, "n h w c"]  # rows of one file, read from disk when they are looked at
+    name: Shaped[np.ndarray, " n"]  # where each lies in its source, such as train/robin/0001.jpg
+    source: Int32[np.ndarray, " n"]  # which of `sources` each is from
+    digest: UInt64[np.ndarray, " n"]  # stands for a picture's pixels: two pictures with the same are the same
+    sources: tuple[str, ...]  # names of the folders and archives, without endings such as .tar
+    problems: dict[str, Problem] = field(default_factory=dict)  # what was wrong with the files, by kind
+    path: Path | None = None  # the file that holds all this: enough to work with on another machine
 
     @property
     def size(self) -> int:
@@ -72,13 +61,12 @@ class Pictures:
 
 
 def decode_pictures(sources: Sequence[Path], size: int, *, channels: Channels = "rgb", crop: bool = False) -> Pictures:
-    """All pictures in folders (and those below) or tar files, scaled to `size` x `size` without heed to their aspect.
+    """All pictures in folders (and those below) or tar files, scaled to `size` x `size` whatever their aspect.
 
     With `crop`, the middle square of each is taken first, which keeps the aspect.
 
     What cannot be decoded is left out, named and counted in `problems`. The result is kept in the cache folder and
-    opened from there as long as the files, the size and the channels stay the same.
-    """
+    opened from there as long as the files, the size and the channels stay the same."""
     listed = [_list_source(source) for source in sources]
     form = _Form(size, channels, crop)
     cached = cache_folder() / "pictures" / f"{_fingerprint(listed, form)}.npz"
@@ -235,38 +223,32 @@ class _Encoded(NamedTuple):
 class _Decoded(NamedTuple):
     source: int
     name: str
-    pixels: UInt8[np.ndarray, "h w c"] | None
-    """None if it could not be decoded."""
+    pixels: UInt8[np.ndarray, "h w c"] | None  # None if it could not be decoded
     digest: int
-    remark: str | None
-    """The kind of problem, if there was one."""
+    remark: str | None  # the kind of problem, if there was one
     detail: str
 
 
 def _decode(listed: list[_Source], form: _Form, archive: zipfile.ZipFile) -> None:
     """Writes all that `Pictures` holds into the archive, never holding more than a few pictures in memory."""
     problems = Problems()
-    name: list[str] = []
-    source: list[int] = []
-    digest: list[int] = []
+    kept: list[tuple[str, int, int]] = []
     with archive.open(PIXELS, "w", force_zip64=True) as file:
         for one in _decoded(listed, form):
             if one.remark is not None:
                 problems.add(one.remark, f"{listed[one.source].name}/{one.name}{one.detail}")
             if one.pixels is not None:
                 file.write(one.pixels.data)
-                name.append(one.name)
-                source.append(one.source)
-                digest.append(one.digest)
-    summary = {kind: (problem.count, problem.examples) for kind, problem in problems.summary().items()}
+                kept.append((one.name, one.source, one.digest))
+    name, source, digest = zip(*kept, strict=True) if kept else ((), (), ())
     arrays = {
         "version": np.array(VERSION),
-        "shape": np.array((len(name), form.size, form.size, 3 if form.channels == "rgb" else 1)),
+        "shape": np.array((len(kept), form.size, form.size, 3 if form.channels == "rgb" else 1)),
         "name": np.array(name, dtype=str),
         "source": np.array(source, dtype=np.int32),
         "digest": np.array(digest, dtype=np.uint64),
         "sources": np.array([one.name for one in listed], dtype=str),
-        "problems": np.array(json.dumps(summary)),
+        "problems": np.array(to_text(problems.summary())),
     }
     for key, array in arrays.items():
         with archive.open(f"{key}.npy", "w") as file:
@@ -315,10 +297,9 @@ def _encoded(listed: list[_Source]) -> Iterator[tuple[_Encoded, int]]:
 
 
 def _content(path: Path) -> bytes:
-    try:
+    with suppress(OSError):
         return path.read_bytes()
-    except OSError:  # counted with the pictures that cannot be decoded
-        return b""
+    return b""  # counted with the pictures that cannot be decoded
 
 
 def _decode_batch(batch: list[_Encoded], form: _Form) -> list[_Decoded]:
@@ -378,14 +359,13 @@ def _load(path: Path, archive: zipfile.ZipFile) -> Pictures:
     pixels = _map(path, member, shape)
     if zlib.crc32(pixels.data) != member.CRC:  # a second for five gigabytes
         raise ValueError("its pixels are not those that were written")
-    problems = json.loads(str(_array(archive, "problems")))
     return Pictures(
         pixels=pixels,
         name=_array(archive, "name"),
         source=_array(archive, "source"),
         digest=_array(archive, "digest"),
         sources=tuple(_array(archive, "sources").tolist()),
-        problems={kind: Problem(count, tuple(examples)) for kind, (count, examples) in problems.items()},
+        problems=from_text(str(_array(archive, "problems"))),
         path=path,
     )
 

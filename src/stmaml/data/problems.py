@@ -1,9 +1,14 @@
 """What was wrong in the files somebody brought: counted by kind, the first few named."""
 
+import json
+import zipfile
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 
 MAX_EXAMPLES = 5
+BROKEN_SAVE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What damaged files raise that were saved by NumPy."""
 
 
 @dataclass(frozen=True)
@@ -12,6 +17,21 @@ class Problem:
 
     count: int
     examples: tuple[str, ...]
+
+
+def to_text(problems: dict[str, Problem]) -> str:
+    """The problems as JSON, to be saved."""
+    return json.dumps({kind: (problem.count, problem.examples) for kind, problem in problems.items()})
+
+
+def from_text(text: str) -> dict[str, Problem]:
+    """The problems back from `to_text`."""
+    return {kind: Problem(count, tuple(seen)) for kind, (count, seen) in json.loads(text).items()}
+
+
+def in_words(problems: dict[str, Problem]) -> list[str]:
+    """A line for each kind."""
+    return [f"{kind}: {problem.count:,}, such as {problem.examples[0]}" for kind, problem in problems.items()]
 
 
 class Problems:
@@ -31,8 +51,7 @@ class Problems:
         """Adds all that `other` counted."""
         for kind, problem in other.summary().items():
             self._counts[kind] += problem.count
-            room = MAX_EXAMPLES - len(self._examples[kind])
-            self._examples[kind].extend(problem.examples[:room])
+            self._examples[kind] = [*self._examples[kind], *problem.examples][:MAX_EXAMPLES]
 
     def summary(self) -> dict[str, Problem]:
         """Each kind's count and first examples."""

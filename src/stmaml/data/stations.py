@@ -1,28 +1,21 @@
 """Days of many weather stations, and the file they are kept in."""
 
-import json
 import os
-import zipfile
-import zlib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16, Shaped, UInt8
 
-from stmaml.data.problems import Problem
+from stmaml.data.problems import BROKEN_SAVE, Problem, from_text, to_text
 from stmaml.errors import SourceError
 
-VERSION = 1
-"""Of the saved form; files of another version are read anew."""
-MISSING = np.iinfo(np.int16).min
-"""Stands for a reading that was not made."""
-FLAGS = ("FOG", "RAIN", "SNOW", "HAIL", "THUNDER", "TORNADO")
-"""What the digits of FRSHTT stand for, from the left."""
+VERSION = 1  # of the saved form; files of another version are read anew
+MISSING = np.iinfo(np.int16).min  # stands for a reading that was not made
+FLAGS = ("FOG", "RAIN", "SNOW", "HAIL", "THUNDER", "TORNADO")  # what the digits of FRSHTT stand for, from the left
 STP_GAP = (200.0, 400.0)
 """Millibars no station prints: GSOD drops the leading 1 of pressures from 1000 on (printed 0 to 80 or so), while the
 highest stations on earth measure 500."""
-BROKEN_SAVE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -30,11 +23,9 @@ class Column:
     """A measured column: how it is printed and what can be true."""
 
     name: str
-    missing: tuple[float, ...]
-    """What is printed where nothing was measured."""
+    missing: tuple[float, ...]  # what is printed where nothing was measured
     low: float
-    high: float
-    """Nothing on earth lies outside."""
+    high: float  # nothing on earth lies outside
     decimals: int = 1
 
     @property
@@ -61,28 +52,19 @@ NAMES = tuple(column.name for column in COLUMNS)
 class Stations:
     """Days of many stations. A file is a year of one station; files are in order of year and station."""
 
-    station: Shaped[np.ndarray, " files"]
-    """Eleven characters each."""
+    station: Shaped[np.ndarray, " files"]  # eleven characters each
     year: Int16[np.ndarray, " files"]
-    latitude: Float[np.ndarray, " files"]
-    """Degrees north; NaN if not known."""
-    longitude: Float[np.ndarray, " files"]
-    """Degrees east; NaN if not known."""
-    elevation: Float[np.ndarray, " files"]
-    """Metres as printed, so -999.9 where NOAA does not know it; NaN if empty."""
+    latitude: Float[np.ndarray, " files"]  # degrees north; NaN if not known
+    longitude: Float[np.ndarray, " files"]  # degrees east; NaN if not known
+    elevation: Float[np.ndarray, " files"]  # metres as printed, so -999.9 where NOAA does not know it; NaN if empty
     name: Shaped[np.ndarray, " files"]
-    offset: Int[np.ndarray, " files"]
-    """A file's first row."""
-    count: Int[np.ndarray, " files"]
-    """A file's number of rows: days with a temperature, in order, each once."""
-    day: Int16[np.ndarray, " rows"]
-    """Day of the year; 0 is 1 January."""
+    offset: Int[np.ndarray, " files"]  # a file's first row
+    count: Int[np.ndarray, " files"]  # a file's number of rows: days with a temperature, in order, each once
+    day: Int16[np.ndarray, " rows"]  # day of the year; 0 is 1 January
     readings: Int16[np.ndarray, "rows columns"]
     """The columns of `COLUMNS` in tenths (PRCP in hundredths), as printed; `MISSING` if not measured."""
-    flags: UInt8[np.ndarray, " rows"]
-    """FRSHTT read as a binary number: the first digit, fog, is worth 32."""
-    problems: dict[str, Problem] = field(default_factory=dict)
-    """What was wrong in the files, by kind."""
+    flags: UInt8[np.ndarray, " rows"]  # FRSHTT read as a binary number: the first digit, fog, is worth 32
+    problems: dict[str, Problem] = field(default_factory=dict)  # what was wrong in the files, by kind
 
     def column(self, name: str) -> tuple[Float32[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
         """A measured column in its own unit, 0 where missing, and which rows have it."""
@@ -95,11 +77,10 @@ class Stations:
         """Writes all to a NumPy archive; a reader never sees half of one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problems"}
-        problems = json.dumps({kind: (problem.count, problem.examples) for kind, problem in self.problems.items()})
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             with part.open("wb") as file:
-                np.savez(file, version=np.array(VERSION), problems=np.array(problems), **arrays)
+                np.savez(file, version=np.array(VERSION), problems=np.array(to_text(self.problems)), **arrays)
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
@@ -112,10 +93,7 @@ class Stations:
                 version = int(saved["version"])
                 if version == VERSION:
                     arrays = {f.name: saved[f.name] for f in fields(Stations) if f.name != "problems"}
-                    problems = {
-                        k: Problem(n, tuple(seen)) for k, (n, seen) in json.loads(str(saved["problems"])).items()
-                    }
-                    return Stations(**arrays, problems=problems)
+                    return Stations(**arrays, problems=from_text(str(saved["problems"])))
         except BROKEN_SAVE as fault:
             raise SourceError(
                 f"{path} is no complete file of saved stations ({fault}). Make it again from NOAA's files."

@@ -15,10 +15,9 @@ Departures:
 - Other weights start from He's (base learner) or Glorot's variance, normal; noise of 0.01 is added to the base
   learner's weights and biases, since a gate on a zero bias would get no gradient.
 - On images the embedding has 3x3 convolutions and no response normalisation where the paper has 5x5 with it. The scale
-  and shift of the base learner's normalisation are not gated, as in the released code, but fine-tuned like the rest.
-"""
+  and shift of the base learner's normalisation are not gated, as in the released code, but fine-tuned like the rest."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax
@@ -26,65 +25,49 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.inner import InnerLoop
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, class_means, outputs, settle, stack_one
-from stmaml.nets.autoencoder import (
-    Embedding,
-    RecurrentAutoEncoder,
-    SetAutoEncoder,
-    set_autoencoder,
-)
+from stmaml.methods.base import class_means
+from stmaml.methods.gated import AbstractGated, GatedSettings
+from stmaml.nets.autoencoder import RecurrentAutoEncoder, SetAutoEncoder, set_autoencoder
 from stmaml.nets.backbone import BaseLearner, base_learner
-from stmaml.nets.conv import Conv
 from stmaml.nets.gate import Gate, perturb
 from stmaml.nets.images import ExampleEmbedding, example_embedding
 from stmaml.nets.layers import Linear
-from stmaml.tasks import Examples, Task, TaskSpec
+from stmaml.tasks import Examples, Scalar, TaskSpec, Weight
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(GatedSettings):
     """Settings of ARML."""
 
-    hidden: tuple[int, ...] = (40, 40)
-    """Widths of the base learner's hidden layers; images are read by convolutions instead."""
-    embedding: Embedding = "mean"
-    """How the support becomes the task embedding q: by pooling, or by a recurrent network that heeds the order."""
     sample_size: int = 40
     """Numbers in the embedding of an example, in a prototype and in a vertex of the graph."""
-    code_size: int = 40
-    """Numbers in each of the task embeddings q and t."""
     num_prototypes: int = 2
     """Soft clusters of the support; for class targets the prototypes are the class means instead."""
     num_vertices: int = 6
     """Vertices of the meta-knowledge graph."""
-    sigma: float = 2.0
-    """Softness of the links from prototypes to vertices: larger is softer."""
-    reconstruction_weight: float = 0.01
-    """Weight of the two auto-encoders' losses."""
-    inner: InnerLoop = field(default_factory=InnerLoop)
-    conv: Conv = field(default_factory=Conv)
+
+    def __post_init__(self):
+        self.check(num_prototypes=self.num_prototypes, num_vertices=self.num_vertices)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "ARML":
         """A fresh ARML for tasks like `spec`."""
         theta_key, noise_key, embed_key, clusters_key, graph_key, q_key, t_key, gate_key = jr.split(key, 8)
         likelihood = likelihood_for(spec)
         classes = spec.target == "class"
-        theta = base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=theta_key)
-        theta = perturb(theta, key=noise_key)
+        theta = perturb(base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=theta_key), key=noise_key)
         embed, size = example_embedding(spec, self.conv, self.sample_size, reads_targets=not classes, key=embed_key)
         q_row_size = size + (spec.y_size if classes else 0)
         return ARML(
-            theta,
-            embed,
-            None if classes else Linear(size, self.num_prototypes, init="glorot", key=clusters_key),
-            KnowledgeGraph(size, self.num_vertices, self.sigma, key=graph_key),
-            set_autoencoder(self.embedding, q_row_size, self.code_size, key=q_key),
-            RecurrentAutoEncoder(size, self.code_size, key=t_key),
-            Gate(2 * self.code_size, theta, key=gate_key),
-            likelihood,
-            self,
+            theta=theta,
+            embed=embed,
+            clusters=None if classes else Linear(size, self.num_prototypes, init="glorot", key=clusters_key),
+            graph=KnowledgeGraph(size, self.num_vertices, self.sigma, key=graph_key),
+            q_encoder=set_autoencoder(self.embedding, q_row_size, self.code_size, key=q_key),
+            t_encoder=RecurrentAutoEncoder(size, self.code_size, key=t_key),
+            gate=Gate(2 * self.code_size, theta, key=gate_key),
+            likelihood=likelihood,
+            settings=self,
         )
 
 
@@ -97,7 +80,6 @@ class KnowledgeGraph(eqx.Module):
     sigma: float = eqx.field(static=True)
 
     def __init__(self, size: int, num_vertices: int, sigma: float, *, key: PRNGKeyArray):
-        """Vertices have `size` numbers, as prototypes do."""
         vertices_key, link_key, layer_key = jr.split(key, 3)
         self.vertices = (2 / (1 + size)) ** 0.5 * jr.normal(vertices_key, (num_vertices, size))
         self.link = Linear(size, 1, init="glorot", key=link_key)
@@ -111,8 +93,7 @@ class KnowledgeGraph(eqx.Module):
 
     def link_vertices(self, c: Float[Array, "k d"]) -> Float[Array, "k v"]:
         """A_S: each prototype's links to the vertices, a softmax of -||c - h||^2 / (2 sigma)."""
-        distance = jnp.square(c[:, None] - self.vertices[None]).sum(2)
-        return jax.nn.softmax(-distance / (2 * self.sigma), axis=1)
+        return jax.nn.softmax(-jnp.square(c[:, None] - self.vertices[None]).sum(2) / (2 * self.sigma), axis=1)
 
     def __call__(self, c: Float[Array, "k d"]) -> Float[Array, "k d"]:
         """C-hat: the prototypes after one layer of graph convolution over prototypes and vertices."""
@@ -122,7 +103,7 @@ class KnowledgeGraph(eqx.Module):
         return jnp.tanh(self.layer(links @ jnp.concatenate([c, self.vertices])))
 
 
-class ARML(AbstractMetaLearner):
+class ARML(AbstractGated):
     """MAML whose initialisation is gated, weight by weight, by what a task finds in a graph of meta-knowledge."""
 
     theta: BaseLearner
@@ -133,32 +114,9 @@ class ARML(AbstractMetaLearner):
     t_encoder: RecurrentAutoEncoder
     gate: Gate
     likelihood: AbstractLikelihood
-    settings: Config = eqx.field(static=True)
+    settings: GatedSettings = eqx.field(static=True)
 
-    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """The query loss after the last inner step, and the reconstruction losses of both auto-encoders."""
-        del key
-        theta_k, reconstruction = self._fine_tune(task.support)
-        fit = self.likelihood.mean_objective(outputs(theta_k, task.query), task.query)
-        total = fit + self.settings.reconstruction_weight * reconstruction
-        return total, {"fit": fit, "reconstruction": reconstruction}
-
-    def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
-        """The gated and fine-tuned network."""
-        del num_samples, key
-        return stack_one(NetPredictor(self._fine_tune(support)[0], self.likelihood))
-
-    def _fine_tune(self, support: Examples) -> tuple[BaseLearner, Float[Array, ""]]:
-        """theta^K from the task's own start, and the reconstruction losses on the way to it."""
-
-        def inner_loss(theta: BaseLearner) -> Float[Array, ""]:
-            return self.likelihood.mean_inner_objective(outputs(theta, support), support)
-
-        theta0, reconstruction = self._tailor(support)
-        return settle(self.settings.inner(inner_loss, theta0), support), reconstruction
-
-    def _tailor(self, support: Examples) -> tuple[BaseLearner, Float[Array, ""]]:
-        """theta^0, gated by [q, t], and the sum of the reconstruction losses."""
+    def _tailor(self, support: Examples) -> tuple[BaseLearner, Scalar]:
         code = self.likelihood.encode(support.y)
         e = self.embed(support.x, code)
         c = self._prototypes(e, code, support.weight)
@@ -166,18 +124,15 @@ class ARML(AbstractMetaLearner):
         t, t_loss = self.t_encoder(self.graph(c), jnp.ones(c.shape[0]))
         return self.gate(self.theta, jnp.concatenate([q, t])), q_loss + t_loss
 
-    def _prototypes(
-        self, e: Float[Array, "n e"], code: Float[Array, "n c"], weight: Float[Array, " n"]
-    ) -> Float[Array, "k e"]:
+    def _prototypes(self, e: Float[Array, "n e"], code: Float[Array, "n c"], weight: Weight) -> Float[Array, "k e"]:
         """C: the class means, or the sums of the embeddings shared out among soft clusters."""
         if self.clusters is None:
             return class_means(e, code, weight)[0]
-        shares = jax.nn.softmax(self.clusters(e), axis=1) * weight[:, None]
-        return shares.T @ e
+        return (jax.nn.softmax(self.clusters(e), axis=1) * weight[:, None]).T @ e
 
     def _embed_task(
-        self, e: Float[Array, "n e"], c: Float[Array, "k e"], weight: Float[Array, " n"]
-    ) -> tuple[Float[Array, " q"], Float[Array, ""]]:
+        self, e: Float[Array, "n e"], c: Float[Array, "k e"], weight: Weight
+    ) -> tuple[Float[Array, " q"], Scalar]:
         """q from the examples, or from the class prototypes, each marked with its class; and its loss."""
         if self.clusters is not None:
             return self.q_encoder(e, weight)

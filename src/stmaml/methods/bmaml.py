@@ -12,8 +12,7 @@ keep the paper's balance of data and prior; weights start from He's variance.
 
 The particles' noise precision gamma steers the inner loop only. Predictions use the likelihood's own noise, fitted to
 the mixture of adapted particles on training queries as in the other methods: the chaser loss never compares gamma
-with a residual and would use it as a step size, so its gamma would not be an honest noise level.
-"""
+with a residual and would use it as a step size, so its gamma would not be an honest noise level."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -25,14 +24,14 @@ import jax.random as jr
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.errors import SettingError
+from stmaml.errors import SettingError, at_least
 from stmaml.inner import InnerLoop, bound
 from stmaml.likelihoods import AbstractLikelihood, Gaussian, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, outputs, settle
+from stmaml.methods.base import AbstractMetaLearner, FineTuning, Metrics, NetPredictor, outputs, settle
 from stmaml.nets.backbone import BaseLearner, base_learner
-from stmaml.nets.conv import Conv
-from stmaml.prediction import AbstractOutcome, NormalOutcome, Prediction
-from stmaml.tasks import Examples, Task, TaskSpec, weighted_mean
+from stmaml.outcomes import AbstractOutcome, NormalOutcome
+from stmaml.prediction import Prediction
+from stmaml.tasks import Examples, Scalar, Task, TaskSpec, weighted_mean
 
 MetaLoss = Literal["chaser", "query"]
 LAMBDA_PRIOR = (2.0, 2.0)  # shape and rate of a Gamma distribution
@@ -40,11 +39,9 @@ GAMMA_PRIOR = (2.0, 0.2)  # the same, where noise of standard deviation `noise_s
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(FineTuning):
     """Settings of BMAML."""
 
-    hidden: tuple[int, ...] = (40, 40)
-    """Widths of each particle's hidden layers; images are read by convolutions instead."""
     num_particles: int = 10
     """Particles M; at least 2."""
     meta_loss: MetaLoss = "chaser"
@@ -54,14 +51,13 @@ class Config:
     prior_weight: float = 0.01
     """Weight of the log-prior beside the log-likelihood; 1 is Bayes' rule."""
     inner: InnerLoop = field(default_factory=lambda: InnerLoop(inner_lr=0.02))
-    conv: Conv = field(default_factory=Conv)
 
     def __post_init__(self):
         if self.num_particles < 2:
-            raise SettingError(
-                f"BMAML needs at least 2 particles, since its kernel is scaled by their distances; "
-                f"num_particles is {self.num_particles}. For one particle use maml."
-            )
+            needed = "BMAML needs at least 2 particles, since its kernel is scaled by their distances"
+            raise SettingError(f"{needed}; num_particles is {self.num_particles}. For one particle use maml.")
+        at_least(1 if self.meta_loss == "chaser" else 0, leader_steps=self.leader_steps)
+        at_least(0, prior_weight=self.prior_weight)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "BMAML":
         """A fresh BMAML for tasks like `spec`; each particle has its own initial weights."""
@@ -92,12 +88,13 @@ class BMAML(AbstractMetaLearner):
     likelihood: AbstractLikelihood
     settings: Config = eqx.field(static=True)
 
-    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
         """The chaser loss, or the particles' mean query loss; the likelihood's noise is fitted beside either."""
         del key
-        follower = self._follow(task.support)
+        follower = self._svgd(self.particles, task.support, steps=self.settings.inner.inner_steps)
         raw = jax.vmap(lambda theta: outputs(settle(theta, task.support), task.query))(follower.theta)
-        fit = self._fit(raw, task.query)
+        frozen = jax.lax.stop_gradient(self.likelihood)
+        fit = jax.vmap(lambda one: frozen.mean_objective(one, task.query))(raw).mean()
         noise_fit = self._noise_fit(raw, task.query)
         main = fit if self.settings.meta_loss == "query" else self._chase(follower, task)
         return main + noise_fit - jax.lax.stop_gradient(noise_fit), {"fit": fit}
@@ -105,29 +102,21 @@ class BMAML(AbstractMetaLearner):
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """The particles, moved to the posterior of the task."""
         del num_samples, key
-        theta = self._follow(support).theta
-        return jax.vmap(lambda theta: NetPredictor(settle(theta, support), self.likelihood))(theta)
+        moved = self._svgd(self.particles, support, steps=self.settings.inner.inner_steps)
+        return jax.vmap(lambda theta: NetPredictor(settle(theta, support), self.likelihood))(moved.theta)
 
-    def _follow(self, support: Examples) -> Particle:
-        return self._svgd(self.particles, support, steps=self.settings.inner.inner_steps)
-
-    def _chase(self, follower: Particle, task: Task) -> Float[Array, ""]:
+    def _chase(self, follower: Particle, task: Task) -> Scalar:
         """Squared distance of the followers' weights to leaders that also saw the query, and stand still."""
         leader = self._svgd(follower, task.support + task.query, steps=self.settings.leader_steps)
         gaps = jax.tree.map(lambda a, b: jnp.square(a - jax.lax.stop_gradient(b)).sum(), follower.theta, leader.theta)
         return jax.tree.reduce(jnp.add, gaps)
 
-    def _fit(self, raw: Float[Array, "s n r"], query: Examples) -> Float[Array, ""]:
-        frozen = jax.lax.stop_gradient(self.likelihood)
-        return jax.vmap(lambda one: frozen.mean_objective(one, query))(raw).mean()
-
-    def _noise_fit(self, raw: Float[Array, "s n r"], query: Examples) -> Float[Array, ""]:
+    def _noise_fit(self, raw: Float[Array, "s n r"], query: Examples) -> Scalar:
         """Minus the mixture's log-density, as a function of the likelihood's parameters alone."""
         mixture = Prediction(jax.vmap(self.likelihood.outcome)(jax.lax.stop_gradient(raw)))
         return -weighted_mean(mixture.log_prob(query.y), query.weight)
 
     def _svgd(self, particles: Particle, examples: Examples, *, steps: int) -> Particle:
-        """The particles after `steps` of SVGD towards the posterior given `examples`."""
         inner = self.settings.inner
         unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], particles))[1]
         count, clamp = jnp.maximum(examples.weight.sum(), 1.0), bound(inner.inner_clamp)
@@ -148,7 +137,7 @@ class BMAML(AbstractMetaLearner):
             flat = step(flat)
         return jax.vmap(unravel)(flat)
 
-    def _log_posterior(self, particle: Particle, examples: Examples) -> Float[Array, ""]:
+    def _log_posterior(self, particle: Particle, examples: Examples) -> Scalar:
         """log p(y | x, w, gamma), summed over examples, and the weighted log p(w | lambda) p(lambda) p(gamma)."""
         fits = self._outcome(particle, examples).log_prob(examples.y)
         prior = _log_weight_prior(particle) + _log_precision_prior(particle.log_lambda, *LAMBDA_PRIOR)
@@ -166,27 +155,23 @@ class BMAML(AbstractMetaLearner):
 
 
 def svgd_direction(theta: Float[Array, "s d"], score: Float[Array, "s d"]) -> Float[Array, "s d"]:
-    """Stein variational gradient descent's direction for each particle (Liu and Wang, 2016, eq. 8).
-
-    phi_i = mean_j [k(theta_j, theta_i) score_j + grad_j k(theta_j, theta_i)] with k(a, b) = exp(-|a - b|^2 / h) and
-    h = median |theta_i - theta_j|^2 / log s over the pairs i < j; h is a constant in derivatives.
-    """
-    num = theta.shape[0]
-    gaps = theta[:, None] - theta[None]
+    """Stein variational gradient descent's direction for each particle (Liu and Wang, 2016, eq. 8). phi_i = mean_j
+    [k(theta_j, theta_i) score_j + grad_j k(theta_j, theta_i)] with k(a, b) = exp(-|a - b|^2 / h) and h = median
+    |theta_i - theta_j|^2 / log s over the pairs i < j; h is a constant in derivatives."""
+    num, gaps = theta.shape[0], theta[:, None] - theta[None]
     squared = jnp.square(gaps).sum(-1)
-    median = jnp.median(squared[jnp.triu_indices(num, 1)])
-    h = jax.lax.stop_gradient(median) / jnp.log(num)
+    h = jax.lax.stop_gradient(jnp.median(squared[jnp.triu_indices(num, 1)])) / jnp.log(num)
     kernel = jnp.exp(-squared / h)
     repulsion = 2 / h * jnp.einsum("ij,ijd->id", kernel, gaps)
     return (kernel @ score + repulsion) / num
 
 
-def _log_weight_prior(particle: Particle) -> Float[Array, ""]:
+def _log_weight_prior(particle: Particle) -> Scalar:
     """A normal of mean 0 and precision lambda for each weight, without constants."""
     w = ravel_pytree(particle.theta)[0]
     return w.size * particle.log_lambda / 2 - jnp.exp(particle.log_lambda) * jnp.square(w).sum() / 2
 
 
-def _log_precision_prior(log_precision: Float[Array, ""], shape: float, rate: float) -> Float[Array, ""]:
+def _log_precision_prior(log_precision: Scalar, shape: float, rate: float) -> Scalar:
     """A Gamma density of the precision as a density of its logarithm, hence `shape` and not `shape - 1`."""
     return shape * log_precision - rate * jnp.exp(log_precision)

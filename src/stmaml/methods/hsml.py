@@ -13,10 +13,9 @@ Departures:
 - Weights start from He's (base learner) or Glorot's variance, normal; noise of 0.01 is added to the base learner's
   weights and biases, since a gate on a zero bias would get no gradient.
 - On images the embedding has 3x3 convolutions and no response normalisation where the paper has 5x5 with it. The scale
-  and shift of the base learner's normalisation are not gated, as in the released code, but fine-tuned like the rest.
-"""
+  and shift of the base learner's normalisation are not gated, as in the released code, but fine-tuned like the rest."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax
@@ -24,56 +23,42 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.inner import InnerLoop
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, outputs, settle, stack_one
-from stmaml.nets.autoencoder import Embedding, SetAutoEncoder, set_autoencoder
+from stmaml.methods.gated import AbstractGated, GatedSettings
+from stmaml.nets.autoencoder import SetAutoEncoder, set_autoencoder
 from stmaml.nets.backbone import BaseLearner, base_learner
-from stmaml.nets.conv import Conv
 from stmaml.nets.gate import Gate, perturb
 from stmaml.nets.images import ExampleEmbedding, example_embedding
 from stmaml.nets.layers import Linear
-from stmaml.tasks import Examples, Task, TaskSpec
+from stmaml.tasks import Examples, Scalar, TaskSpec
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(GatedSettings):
     """Settings of HSML."""
 
-    hidden: tuple[int, ...] = (40, 40)
-    """Widths of the base learner's hidden layers; images are read by convolutions instead."""
-    embedding: Embedding = "mean"
-    """How the support becomes a task embedding: by pooling, or by a recurrent network that heeds the order."""
-    sample_size: int = 20
-    """Numbers each support example is embedded in."""
-    code_size: int = 40
-    """Numbers in the task embedding g, and in every node of the tree."""
     num_leaves: int = 4
     """Clusters at the bottom of the tree."""
     num_nodes: int = 2
     """Clusters between the leaves and the root."""
-    sigma: float = 2.0
-    """Softness of the assignment to leaves: larger is softer."""
-    reconstruction_weight: float = 0.01
-    """Weight of the auto-encoder's loss (mu)."""
-    inner: InnerLoop = field(default_factory=InnerLoop)
-    conv: Conv = field(default_factory=Conv)
+
+    def __post_init__(self):
+        self.check(num_leaves=self.num_leaves, num_nodes=self.num_nodes)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "HSML":
         """A fresh HSML for tasks like `spec`."""
         theta_key, noise_key, embed_key, encoder_key, tree_key, gate_key = jr.split(key, 6)
         likelihood = likelihood_for(spec)
-        theta = base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=theta_key)
-        theta = perturb(theta, key=noise_key)
+        theta = perturb(base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=theta_key), key=noise_key)
         embed, row_size = example_embedding(spec, self.conv, self.sample_size, key=embed_key)
         return HSML(
-            theta,
-            embed,
-            set_autoencoder(self.embedding, row_size, self.code_size, key=encoder_key),
-            ClusterTree(self.code_size, self.num_leaves, self.num_nodes, self.sigma, key=tree_key),
-            Gate(2 * self.code_size, theta, key=gate_key),
-            likelihood,
-            self,
+            theta=theta,
+            embed=embed,
+            encoder=set_autoencoder(self.embedding, row_size, self.code_size, key=encoder_key),
+            tree=ClusterTree(self.code_size, self.num_leaves, self.num_nodes, self.sigma, key=tree_key),
+            gate=Gate(2 * self.code_size, theta, key=gate_key),
+            likelihood=likelihood,
+            settings=self,
         )
 
 
@@ -90,7 +75,6 @@ class ClusterTree(eqx.Module):
     sigma: float = eqx.field(static=True)
 
     def __init__(self, size: int, num_leaves: int, num_nodes: int, sigma: float, *, key: PRNGKeyArray):
-        """Centres and all node values have `size` numbers."""
         centres_key, leaves_key, edges_key, nodes_key, root_key = jr.split(key, 5)
 
         def layer(key: PRNGKeyArray) -> Linear:
@@ -105,8 +89,7 @@ class ClusterTree(eqx.Module):
 
     def assign(self, g: Float[Array, " d"]) -> Float[Array, " k"]:
         """How far the task belongs to each leaf: a softmax of -||g - c||^2 / (2 sigma)."""
-        distance = jnp.square(g[None] - self.centres).sum(1)
-        return jax.nn.softmax(-distance / (2 * self.sigma))
+        return jax.nn.softmax(-jnp.square(g[None] - self.centres).sum(1) / (2 * self.sigma))
 
     def __call__(self, g: Float[Array, " d"]) -> Float[Array, " d"]:
         """H, the value at the root for a task embedded as `g`."""
@@ -117,7 +100,7 @@ class ClusterTree(eqx.Module):
         return jnp.tanh(self.root(v)).sum(0)
 
 
-class HSML(AbstractMetaLearner):
+class HSML(AbstractGated):
     """MAML whose initialisation is gated, weight by weight, by where the task falls in a tree of clusters."""
 
     theta: BaseLearner
@@ -126,32 +109,9 @@ class HSML(AbstractMetaLearner):
     tree: ClusterTree
     gate: Gate
     likelihood: AbstractLikelihood
-    settings: Config = eqx.field(static=True)
+    settings: GatedSettings = eqx.field(static=True)
 
-    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """The query loss after the last inner step, and the reconstruction loss of the support."""
-        del key
-        theta_k, reconstruction = self._fine_tune(task.support)
-        fit = self.likelihood.mean_objective(outputs(theta_k, task.query), task.query)
-        total = fit + self.settings.reconstruction_weight * reconstruction
-        return total, {"fit": fit, "reconstruction": reconstruction}
-
-    def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
-        """The gated and fine-tuned network."""
-        del num_samples, key
-        return stack_one(NetPredictor(self._fine_tune(support)[0], self.likelihood))
-
-    def _fine_tune(self, support: Examples) -> tuple[BaseLearner, Float[Array, ""]]:
-        """theta^K from the task's own start, and the reconstruction loss on the way to it."""
-
-        def inner_loss(theta: BaseLearner) -> Float[Array, ""]:
-            return self.likelihood.mean_inner_objective(outputs(theta, support), support)
-
-        theta0, reconstruction = self._tailor(support)
-        return settle(self.settings.inner(inner_loss, theta0), support), reconstruction
-
-    def _tailor(self, support: Examples) -> tuple[BaseLearner, Float[Array, ""]]:
-        """theta^0, gated by [g, H], and the reconstruction loss."""
+    def _tailor(self, support: Examples) -> tuple[BaseLearner, Scalar]:
         rows = self.embed(support.x, self.likelihood.encode(support.y))
         g, reconstruction = self.encoder(rows, support.weight)
         return self.gate(self.theta, jnp.concatenate([g, self.tree(g)])), reconstruction

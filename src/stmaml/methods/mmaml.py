@@ -9,48 +9,45 @@ support, as released. The networks are those of the other methods (3x3 convoluti
 where the released ones have strides and growing widths; normalisation keeps its own scale and shift before modulation.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.inner import InnerLoop
+from stmaml.errors import need_widths
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, outputs, pairs, settle, stack_one
-from stmaml.nets.backbone import base_learner, reads_images
-from stmaml.nets.conv import Conv
+from stmaml.methods.base import AbstractOneNet, FineTuning, pairs, settle
+from stmaml.nets.backbone import base_learner
 from stmaml.nets.images import ImageReader
 from stmaml.nets.layers import Linear
 from stmaml.nets.modulated import ModulatedLearner, Modulation, ModulationForm, modulation_of, modulation_size
 from stmaml.nets.recurrent import BiLSTM
-from stmaml.tasks import Examples, Task, TaskSpec
+from stmaml.tasks import Examples, Scalar, TaskSpec, Weight
 
-IMAGE_START = 0.1
-"""Factor on the modulation heads' first weights where images are read."""
+IMAGE_START = 0.1  # factor on the modulation heads' first weights where images are read
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(FineTuning):
     """Settings of MMAML."""
 
-    hidden: tuple[int, ...] = (40, 40)
-    """Widths of the task network's hidden layers; images are read by convolutions instead."""
     encoder: tuple[int, ...] = (40, 40)
     """Widths of the task encoder's bidirectional LSTM layers, each in one direction. For images the last is half the
     size of the task's code."""
     modulation: ModulationForm = "film"
     """How a hidden layer is modulated: `film` scales and shifts it, `gate` multiplies it by a sigmoid."""
-    inner: InnerLoop = field(default_factory=InnerLoop)
-    conv: Conv = field(default_factory=Conv)
+
+    def __post_init__(self):
+        need_widths(encoder=self.encoder)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "MMAML":
         """A fresh MMAML for tasks like `spec`."""
         theta_key, h_key, g_key = jr.split(key, 3)
         likelihood = likelihood_for(spec)
         theta = ModulatedLearner(base_learner(spec, self.hidden, self.conv, likelihood.raw_size, key=theta_key))
-        if reads_images(spec):
+        if spec.is_image:
             omega_h = ImageReader(spec.x_shape, self.conv, 2 * self.encoder[-1], key=h_key)
         else:
             omega_h = BiLSTM(spec.x_size + likelihood.code_size, self.encoder, key=h_key)
@@ -58,9 +55,9 @@ class Config:
             Linear(2 * self.encoder[-1], modulation_size(self.modulation, width), init="glorot", key=k)
             for width, k in zip(theta.block_sizes, jr.split(g_key, len(theta.block_sizes)), strict=True)
         )
-        if reads_images(spec):  # whose embedding is large: nearly no modulation at first, or many channels turn round
+        if spec.is_image:  # whose embedding is large: nearly no modulation at first, or many channels would change sign
             omega_g = jax.tree.map(lambda leaf: IMAGE_START * leaf, omega_g)
-        return MMAML(theta, omega_h, omega_g, likelihood, self)
+        return MMAML(theta=theta, omega_h=omega_h, omega_g=omega_g, likelihood=likelihood, settings=self)
 
 
 class Modulated(eqx.Module):
@@ -69,37 +66,24 @@ class Modulated(eqx.Module):
     theta: ModulatedLearner
     tau: tuple[Modulation, ...]
 
-    def __call__(self, x: Float[Array, "n *dx"], *, weight: Float[Array, " n"] | None = None) -> Float[Array, "n r"]:
+    def __call__(self, x: Float[Array, "n *dx"], *, weight: Weight | None = None) -> Float[Array, "n r"]:
         """Raw outputs."""
         return self.theta(x, self.tau, weight=weight)
 
-    def settle(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> "Modulated":
+    def settle(self, x: Float[Array, "n *dx"], weight: Weight) -> "Modulated":
         """The same, with what the network remembers of a support set."""
         return Modulated(self.theta.settle(x, self.tau, weight), self.tau)
 
 
-class MMAML(AbstractMetaLearner):
-    """MAML whose hidden layers are modulated by what an encoder reads in the support set.
-
-    theta is the task network, omega_h the task encoder, omega_g the modulation heads.
-    """
+class MMAML(AbstractOneNet):
+    """MAML whose hidden layers are modulated by what an encoder reads in the support set. theta is the task network,
+    omega_h the task encoder, omega_g the modulation heads."""
 
     theta: ModulatedLearner
     omega_h: BiLSTM | ImageReader
     omega_g: tuple[Linear, ...]
     likelihood: AbstractLikelihood
     settings: Config = eqx.field(static=True)
-
-    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """The query loss after the last inner step."""
-        del key
-        net = self._fine_tune(task.support)
-        return self.likelihood.mean_objective(outputs(net, task.query), task.query), {}
-
-    def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
-        """The modulated and fine-tuned network."""
-        del num_samples, key
-        return stack_one(NetPredictor(self._fine_tune(support), self.likelihood))
 
     def _modulation(self, support: Examples) -> tuple[Modulation, ...]:
         """tau_i = g_i(h(support)), one for each hidden layer."""
@@ -109,11 +93,11 @@ class MMAML(AbstractMetaLearner):
             embedding = self.omega_h(pairs(support, self.likelihood), support.weight)
         return tuple(modulation_of(self.settings.modulation, head(embedding)) for head in self.omega_g)
 
-    def _fine_tune(self, support: Examples) -> Modulated:
+    def network(self, support: Examples) -> Modulated:
         """The inner loop moves theta alone: the modulation is found once and kept."""
         tau = self._modulation(support)
 
-        def inner_loss(theta: ModulatedLearner) -> Float[Array, ""]:
+        def inner_loss(theta: ModulatedLearner) -> Scalar:
             return self.likelihood.mean_inner_objective(theta(support.x, tau, weight=support.weight), support)
 
         return settle(Modulated(self.settings.inner(inner_loss, self.theta), tau), support)

@@ -10,8 +10,7 @@ no deterministic path unless asked; ANP attends from query to support but not wi
 is the likelihood's affair: under the `residual` noise model the fit is a squared error, not a log-density. Images are
 read by one convolutional network, whose features stand in the place of x everywhere. CNP's paper joins the codes of all
 classes and decodes them at once; with `pooled="class"`, ours decodes each class by itself with one decoder, so that the
-numbers of the classes cannot matter.
-"""
+numbers of the classes cannot matter."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -22,43 +21,38 @@ import jax
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.errors import SettingError
+from stmaml.errors import SettingError, at_least, need_widths
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import (
-    AbstractMetaLearner,
-    Metrics,
-    NetPredictor,
-    check_kl_weight,
-    class_means,
-    features_of,
-    image_features,
-    kl_weight,
-    outputs,
-    pairs,
-    sample_predictors,
-    settle,
-    stack_one,
-)
+from stmaml.methods import base
+from stmaml.methods.base import AbstractMetaLearner, AbstractOneNet, Metrics, NetPredictor, Variational, pairs, settle
 from stmaml.nets.attention import MultiHeadAttention
-from stmaml.nets.backbone import reads_images
 from stmaml.nets.conv import Conv, ConvBody, feature_shape
 from stmaml.nets.layers import MLP
-from stmaml.nets.set_encoder import DiagonalNormal, TaskEncoder
-from stmaml.tasks import Examples, Task, TaskSpec, weighted_mean
+from stmaml.nets.set_encoder import DiagonalNormal, Encoding, TaskEncoder
+from stmaml.tasks import Examples, Scalar, Task, TaskSpec, Weight, weighted_mean
 
 
 @dataclass(frozen=True)
-class CNPConfig:
-    """Settings of the conditional neural process."""
+class Coding:
+    """Settings of every neural process."""
 
     encoder: tuple[int, ...] = (128, 128, 128, 128)
-    """Widths of the pair encoder; the last one is the size of r."""
+    """Widths of the pair encoder, of each path its own; the last one is the size of r."""
     decoder: tuple[int, ...] = (128, 128)
     """Widths of the decoder's hidden layers."""
+    conv: Conv = field(default_factory=Conv)
+
+
+@dataclass(frozen=True)
+class CNPConfig(Coding):
+    """Settings of the conditional neural process."""
+
     pooled: Literal["all", "class"] = "all"
     """One mean code for the whole support, or one for each class, from which the decoder tells the score of that class:
     for tasks in which the numbers of the classes mean nothing."""
-    conv: Conv = field(default_factory=Conv)
+
+    def __post_init__(self):
+        need_widths(encoder=self.encoder)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "CNP":
         """A fresh CNP for tasks like `spec`."""
@@ -73,27 +67,42 @@ class CNPConfig:
         else:
             path = MeanPath(_pair_encoder(spec, likelihood, self.encoder, key=path_key))
         sizes = (self.encoder[-1] + spec.x_size, *self.decoder, outputs)
-        return CNP(path, MLP(sizes, key=decoder_key), likelihood, self, image)
+        decoder = MLP(sizes, key=decoder_key)
+        return CNP(deterministic=path, decoder=decoder, likelihood=likelihood, settings=self, image=image)
 
 
 @dataclass(frozen=True)
-class NPConfig:
-    """Settings of the neural process."""
+class Latent(Variational, Coding):
+    """Settings of the neural processes that have a latent variable z."""
 
-    encoder: tuple[int, ...] = (128, 128, 128, 128)
-    """Widths of the pair encoder, of each path its own; the last one is the size of r."""
-    decoder: tuple[int, ...] = (128, 128)
-    """Widths of the decoder's hidden layers."""
     z_size: int = 128
     """Numbers in the latent variable z."""
+
+    def beside(
+        self, path: "MeanPath | AttentionPath | None", spec: TaskSpec, image: ConvBody | None, *, key: PRNGKeyArray
+    ) -> "NeuralProcess":
+        """The learner with `path` beside a fresh latent path, and a decoder that reads both."""
+        base.check_kl_weight(self.kl_weight)
+        latent_key, decoder_key = jr.split(key)
+        likelihood = likelihood_for(spec)
+        pair_size = spec.x_size + likelihood.code_size
+        encoding = Encoding(self.encoder, z_hidden=(), z_size=self.z_size, std_form="sigmoid")
+        latent = TaskEncoder(pair_size, encoding, key=latent_key)
+        r_size = 0 if path is None else self.encoder[-1]
+        sizes = (r_size + self.z_size + spec.x_size, *self.decoder, likelihood.raw_size)
+        return NeuralProcess(latent, path, MLP(sizes, key=decoder_key), likelihood, self, image)
+
+
+@dataclass(frozen=True)
+class NPConfig(Latent):
+    """Settings of the neural process."""
+
     deterministic: bool = False
     """Whether the decoder also sees r, the mean of the support's codes, beside z."""
-    kl_weight: float | None = None
-    """Weight of KL(q || p) beside the loss of one query example; if not given, one over the number of query examples,
-    which makes the loss minus the ELBO of an example."""
-    kl_mean: bool = False
-    """Average the KL over the coordinates of z instead of summing it."""
-    conv: Conv = field(default_factory=Conv)
+
+    def __post_init__(self):
+        need_widths(encoder=self.encoder)
+        at_least(1, z_size=self.z_size)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "NeuralProcess":
         """A fresh NP for tasks like `spec`."""
@@ -102,29 +111,21 @@ class NPConfig:
         path = None
         if self.deterministic:
             path = MeanPath(_pair_encoder(spec, likelihood_for(spec), self.encoder, key=path_key))
-        return _with_latent_path(self, path, spec, image, key=rest_key)
+        return self.beside(path, spec, image, key=rest_key)
 
 
 @dataclass(frozen=True)
-class ANPConfig:
-    """Settings of the attentive neural process."""
+class ANPConfig(Latent):
+    """Settings of the attentive neural process, whose heads share the last widths of encoder and keys."""
 
-    encoder: tuple[int, ...] = (128, 128, 128, 128)
-    """Widths of the pair encoder, of each path its own; the last one is the size of r and is shared among the heads."""
     keys: tuple[int, ...] = (128, 128)
-    """Widths of the network that makes keys and queries of inputs; the last one is shared among the heads."""
+    """Widths of the network that makes keys and queries of inputs."""
     num_heads: int = 8
     """Heads of the attention from query inputs to support examples."""
-    decoder: tuple[int, ...] = (128, 128)
-    """Widths of the decoder's hidden layers."""
-    z_size: int = 128
-    """Numbers in the latent variable z."""
-    kl_weight: float | None = None
-    """Weight of KL(q || p) beside the loss of one query example; if not given, one over the number of query examples,
-    which makes the loss minus the ELBO of an example."""
-    kl_mean: bool = False
-    """Average the KL over the coordinates of z instead of summing it."""
-    conv: Conv = field(default_factory=Conv)
+
+    def __post_init__(self):
+        need_widths(encoder=self.encoder, keys=self.keys)
+        at_least(1, z_size=self.z_size, num_heads=self.num_heads)
 
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "NeuralProcess":
         """A fresh ANP for tasks like `spec`."""
@@ -135,12 +136,12 @@ class ANPConfig:
             MLP((spec.x_size, *self.keys), init="glorot", key=embed_key),
             MultiHeadAttention(self.keys[-1], self.encoder[-1], num_heads=self.num_heads, key=attention_key),
         )
-        return _with_latent_path(self, path, spec, image, key=rest_key)
+        return self.beside(path, spec, image, key=rest_key)
 
 
 def _image_features(spec: TaskSpec, conv: Conv, *, key: PRNGKeyArray) -> tuple[ConvBody | None, TaskSpec]:
     """Blocks that make features of images, and what tasks look like behind them; other inputs stay as they are."""
-    if not reads_images(spec):
+    if not spec.is_image:
         return None, spec
     features = math.prod(feature_shape(spec.x_shape, conv))
     return ConvBody(spec.x_shape, conv, key=key), replace(spec, x_shape=(features,))
@@ -148,25 +149,6 @@ def _image_features(spec: TaskSpec, conv: Conv, *, key: PRNGKeyArray) -> tuple[C
 
 def _pair_encoder(spec: TaskSpec, likelihood: AbstractLikelihood, widths: tuple[int, ...], *, key: PRNGKeyArray) -> MLP:
     return MLP((spec.x_size + likelihood.code_size, *widths), init="glorot", key=key)
-
-
-def _with_latent_path(
-    settings: NPConfig | ANPConfig,
-    path: "MeanPath | AttentionPath | None",
-    spec: TaskSpec,
-    image: ConvBody | None,
-    *,
-    key: PRNGKeyArray,
-) -> "NeuralProcess":
-    """The learner with `path` beside a fresh latent path, and a decoder that reads both."""
-    check_kl_weight(settings.kl_weight)
-    latent_key, decoder_key = jr.split(key)
-    likelihood = likelihood_for(spec)
-    pair_size = spec.x_size + likelihood.code_size
-    latent = TaskEncoder(pair_size, settings.encoder, settings.z_size, std_form="sigmoid", key=latent_key)
-    r_size = 0 if path is None else settings.encoder[-1]
-    sizes = (r_size + settings.z_size + spec.x_size, *settings.decoder, likelihood.raw_size)
-    return NeuralProcess(latent, path, MLP(sizes, key=decoder_key), likelihood, settings, image)
 
 
 class Shared(eqx.Module):
@@ -193,7 +175,7 @@ class Attended(eqx.Module):
     attention: MultiHeadAttention
     keys: Float[Array, "n k"]
     codes: Float[Array, "n r"]
-    weight: Float[Array, " n"]
+    weight: Weight
 
     def __call__(self, x: Float[Array, "q dx"]) -> Float[Array, "q r"]:
         """r* for each input: a mean of the codes of the examples that are like it."""
@@ -218,7 +200,7 @@ class ClassPath(eqx.Module):
     def __call__(self, support: Examples, likelihood: AbstractLikelihood) -> ByClass:
         """What is remembered of a support set."""
         codes = self.code(support.x.reshape(support.x.shape[0], -1))
-        return ByClass(class_means(codes, likelihood.encode(support.y), support.weight)[0])
+        return ByClass(base.class_means(codes, likelihood.encode(support.y), support.weight)[0])
 
 
 class AttentionPath(eqx.Module):
@@ -242,26 +224,25 @@ class Decoding(eqx.Module):
     z: Float[Array, " z"] | None
     image: ConvBody | None
 
-    def __call__(self, x: Float[Array, "n *dx"], *, weight: Float[Array, " n"] | None = None) -> Float[Array, "n o"]:
+    def __call__(self, x: Float[Array, "n *dx"], *, weight: Weight | None = None) -> Float[Array, "n o"]:
         """Raw outputs of the decoder at [r, z, x]; by classes, at [r, x] of each class in turn."""
-        x = x.reshape(x.shape[0], -1) if self.image is None else image_features(self.image, x, weight)
+        x = x.reshape(x.shape[0], -1) if self.image is None else base.image_features(self.image, x, weight)
         if isinstance(self.memory, ByClass):
             return jax.vmap(lambda r: self.decoder.joined([r, x])[:, 0], out_axes=1)(self.memory.codes)
         r = [] if self.memory is None else [self.memory(x)]
         z = [] if self.z is None else [self.z]
         return self.decoder.joined([*r, *z, x])
 
-    def settle(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> "Decoding":
+    def settle(self, x: Float[Array, "n *dx"], weight: Weight) -> "Decoding":
         """The same, with what the convolutions remember of a support set."""
         return self if self.image is None else replace(self, image=self.image.settle(x, weight))
 
 
 def _seen(examples: Examples, image: ConvBody | None) -> Examples:
-    """The examples with features in the place of images."""
-    return Examples(features_of(examples, image), examples.y, examples.weight)
+    return Examples(base.features_of(examples, image), examples.y, examples.weight)
 
 
-class CNP(AbstractMetaLearner):
+class CNP(AbstractOneNet):
     """A decoder conditioned on the mean code of the support, or of each of its classes."""
 
     deterministic: MeanPath | ClassPath
@@ -270,17 +251,8 @@ class CNP(AbstractMetaLearner):
     settings: CNPConfig = eqx.field(static=True)
     image: ConvBody | None = None
 
-    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """The query loss of the decoder that has seen the support."""
-        del key
-        return self.likelihood.mean_objective(outputs(self._condition(task.support), task.query), task.query), {}
-
-    def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
-        """The conditioned decoder."""
-        del num_samples, key
-        return stack_one(NetPredictor(self._condition(support), self.likelihood))
-
-    def _condition(self, support: Examples) -> Decoding:
+    def network(self, support: Examples) -> Decoding:
+        """The decoder that has seen the support."""
         memory = self.deterministic(_seen(support, self.image), self.likelihood)
         return settle(Decoding(self.decoder, memory, None, self.image), support)
 
@@ -292,17 +264,15 @@ class NeuralProcess(AbstractMetaLearner):
     deterministic: MeanPath | AttentionPath | None
     decoder: MLP
     likelihood: AbstractLikelihood
-    settings: NPConfig | ANPConfig = eqx.field(static=True)
+    settings: Latent = eqx.field(static=True)
     image: ConvBody | None = None
 
-    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
         """Minus the ELBO, with z from q(z | support, query); its KL is to p(z | support), made by the same encoder."""
         p_z, q_z = self.task_distribution(task.support), self.task_distribution(task.support + task.query)
         net = settle(self._condition(q_z, self._remember(task.support), key=key), task.support)
-        fit = self.likelihood.mean_objective(outputs(net, task.query), task.query)
-        each = q_z.kl(p_z)
-        kl = each.mean() if self.settings.kl_mean else each.sum()
-        return fit + kl_weight(self.settings.kl_weight, task.query) * kl, {"fit": fit, "kl": kl}
+        fit = self.likelihood.mean_objective(base.outputs(net, task.query), task.query)
+        return self.settings.weigh(fit, q_z, p_z, task.query)
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """One conditioned decoder for each draw of z from p(z | support)."""
@@ -311,11 +281,11 @@ class NeuralProcess(AbstractMetaLearner):
         def adapt_one(key: PRNGKeyArray) -> NetPredictor:
             return NetPredictor(settle(self._condition(p_z, memory, key=key), support), self.likelihood)
 
-        return sample_predictors(adapt_one, num_samples=num_samples, key=key)
+        return base.sample_predictors(adapt_one, num_samples=num_samples, key=key)
 
-    def task_distribution(self, examples: Examples) -> DiagonalNormal:
+    def task_distribution(self, support: Examples) -> DiagonalNormal:
         """The distribution of z that a set of examples speaks for."""
-        return self.latent(pairs(examples, self.likelihood, self.image), examples.weight)
+        return self.latent(pairs(support, self.likelihood, self.image), support.weight)
 
     def _remember(self, support: Examples) -> Shared | Attended | None:
         if self.deterministic is None:

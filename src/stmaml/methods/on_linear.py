@@ -3,8 +3,7 @@
 Groups of a table mostly differ by a level and a few slopes. For those the best predictor is known in closed form, and
 with few groups no network finds it as well. So the regression comes first: its answer at each row is an input of the
 method, and a real target is handed on as what is left of it, in spreads of the regression. A method that adds nothing
-to it leaves the regression.
-"""
+to it leaves the regression."""
 
 import equinox as eqx
 import jax
@@ -12,13 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, Metrics
-from stmaml.prediction import AbstractOutcome, NormalOutcome
-from stmaml.tasks import Examples, Task, TaskSpec, weighted_mean
+from stmaml.methods.wrapper import AbstractWrapper, beside_each
+from stmaml.outcomes import AbstractOutcome
+from stmaml.tasks import Examples, Scalar, Task, TaskSpec, Weight, weighted_mean
 
 MIN_NOISE = 0.05  # of standardised targets: a smaller one would leave single precision no digits
 GAIN = 10.0  # the prior has few numbers and far to go, so it moves ten times as fast as the weights of a network
-START = (1.0, 0.3, 0.5)
-"""Spread of the level, of all slopes together, and of the noise, before training."""
+START = (1.0, 0.3, 0.5)  # spread of the level, of all slopes together, and of the noise, before training
 
 
 class Posterior(eqx.Module):
@@ -26,7 +25,7 @@ class Posterior(eqx.Module):
 
     mean: Float[Array, "k c"]
     covariance: Float[Array, "k k"]
-    noise: Float[Array, ""]
+    noise: Scalar
     """Variance of a target about its line."""
 
     def __call__(self, x: Float[Array, "n d"]) -> tuple[Float[Array, "n c"], Float[Array, "n 1"]]:
@@ -41,10 +40,9 @@ class Prior(eqx.Module):
 
     mean: Float[Array, "k c"]
     log_std: Float[Array, " k"]
-    log_noise: Float[Array, ""]
+    log_noise: Scalar
 
     def __init__(self, num_inputs: int, num_targets: int):
-        """Coefficients about 0: targets are standardised."""
         level, slopes, noise = START
         each = jnp.full(num_inputs, slopes / max(1, num_inputs) ** 0.5)
         self.mean = jnp.zeros((num_inputs + 1, num_targets))
@@ -52,7 +50,7 @@ class Prior(eqx.Module):
         self.log_noise = jnp.log(jnp.asarray(noise)) / GAIN
 
     def learn(
-        self, x: Float[Array, "n d"], y: Float[Array, "n c"], weight: Float[Array, " n"]
+        self, x: Float[Array, "n d"], y: Float[Array, "n c"], weight: Weight
     ) -> tuple[Posterior, Float[Array, "n c"], Float[Array, "n 1"]]:
         """The posterior, and for each row the mean and spread that all other rows predict for it."""
         there = (weight > 0).astype(x.dtype)
@@ -76,7 +74,7 @@ def with_level(x: Float[Array, "n d"]) -> Float[Array, "n k"]:
     return jnp.concatenate([jnp.ones((x.shape[0], 1), dtype=x.dtype), x], axis=1)
 
 
-class OnLinear(AbstractMetaLearner):
+class OnLinear(AbstractWrapper):
     """A method that sees what the regression makes of a group, and corrects it."""
 
     learner: AbstractMetaLearner
@@ -84,10 +82,12 @@ class OnLinear(AbstractMetaLearner):
     num_classes: int = eqx.field(static=True)
     """0 for real targets."""
 
-    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
         """The method's loss; for real targets minus their log-density, where the method's is that of what it sees."""
-        posterior, support = self.seen(task.support)
-        query, spread = self._asked(posterior, task.query)
+        posterior, support = self._learn(task.support)
+        mean, spread = posterior(task.query.x)
+        left = self._left(task.query.y, mean, spread)
+        query = Examples(beside(task.query.x, mean, spread), left, task.query.weight)
         loss, metrics = self.learner.loss(Task(support, query), key=key)
         if self.num_classes:
             return loss, metrics
@@ -95,24 +95,18 @@ class OnLinear(AbstractMetaLearner):
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> "LinearPredictor":
         """The method's predictors, each on top of the regression."""
-        posterior, seen = self.seen(support)
+        posterior, seen = self._learn(support)
         predictors = self.learner.adapt(seen, num_samples=num_samples, key=key)
-        count = jax.tree.leaves(eqx.filter(predictors, eqx.is_array))[0].shape[0]
-        copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), posterior)
-        return LinearPredictor(predictors, copies)
+        return LinearPredictor(predictors, beside_each(predictors, posterior), corrects=not self.num_classes)
 
-    def seen(self, support: Examples) -> tuple[Posterior, Examples]:
-        """The regression on labelled rows, and these rows as the method sees them: each judged by the others."""
-        y = self._numbers(support.y)
+    def seen(self, support: Examples) -> Examples:
+        """Labelled rows as the method sees them: each judged by the others."""
+        return self._learn(support)[1]
+
+    def _learn(self, support: Examples) -> tuple[Posterior, Examples]:
+        y = jax.nn.one_hot(support.y, self.num_classes) if self.num_classes else support.y
         posterior, mean, spread = self.prior.learn(support.x, y, support.weight)
         return posterior, Examples(beside(support.x, mean, spread), self._left(support.y, mean, spread), support.weight)
-
-    def _asked(self, posterior: Posterior, query: Examples) -> tuple[Examples, Float[Array, "n 1"]]:
-        mean, spread = posterior(query.x)
-        return Examples(beside(query.x, mean, spread), self._left(query.y, mean, spread), query.weight), spread
-
-    def _numbers(self, y: Shaped[Array, "n *dy"]) -> Float[Array, "n c"]:
-        return jax.nn.one_hot(y, self.num_classes) if self.num_classes else y
 
     def _left(self, y: Shaped[Array, "n *dy"], mean: Float[Array, "n c"], spread: Float[Array, "n 1"]) -> Array:
         """What the method is to predict: classes as they are, numbers as what the regression leaves."""
@@ -124,15 +118,14 @@ class LinearPredictor(AbstractPredictor):
 
     predictor: AbstractPredictor
     posterior: Posterior
+    corrects: bool = eqx.field(static=True)
+    """Whether it predicts what the regression leaves of numbers; classes are predicted as they are."""
 
     def __call__(self, x: Float[Array, "n *dx"]) -> AbstractOutcome:
         """The outcome of both together."""
         mean, spread = self.posterior(x)
         outcome = self.predictor(beside(x, mean, spread))
-        if not isinstance(outcome, NormalOutcome):
-            return outcome
-        wide = jnp.broadcast_to(spread, mean.shape)
-        return NormalOutcome(mean + wide * outcome.loc, wide * outcome.scale)
+        return outcome.as_real().affine(mean, jnp.broadcast_to(spread, mean.shape)) if self.corrects else outcome
 
 
 def beside(x: Float[Array, "n d"], mean: Float[Array, "n c"], spread: Float[Array, "n 1"]) -> Float[Array, "n k"]:

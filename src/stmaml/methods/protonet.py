@@ -3,8 +3,7 @@
 A reference without inner loop: what a good embedding does on its own.
 
 Departures: training takes as many ways as testing; a class without examples in the support has its prototype at zero.
-Vectors are embedded by a perceptron.
-"""
+Vectors are embedded by a perceptron."""
 
 from dataclasses import dataclass, field
 
@@ -14,11 +13,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.errors import SettingError
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
-from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, class_means, outputs, settle, stack_one
+from stmaml.methods.base import AbstractOneNet, class_means, settle
 from stmaml.nets.backbone import image_body
 from stmaml.nets.conv import Conv, ConvBody
 from stmaml.nets.layers import MLP
-from stmaml.tasks import Examples, Task, TaskSpec
+from stmaml.tasks import Examples, TaskSpec, Weight
 
 
 @dataclass(frozen=True)
@@ -32,12 +31,10 @@ class Config:
     def build(self, spec: TaskSpec, *, key: PRNGKeyArray) -> "ProtoNet":
         """A fresh embedding for tasks like `spec`, which must be of classes."""
         if spec.target != "class":
-            raise SettingError(
-                f"protonet compares class means, so it needs class targets; these are {spec.target}. Choose another "
-                "method."
-            )
+            needed = "protonet compares class means, so it needs class targets"
+            raise SettingError(f"{needed}; these are {spec.target}. Choose another method.")
         embed = image_body(spec, self.conv, key=key) or MLP((spec.x_size, *self.hidden), key=key)
-        return ProtoNet(embed, likelihood_for(spec), self)
+        return ProtoNet(embed=embed, likelihood=likelihood_for(spec), settings=self)
 
 
 class Prototypes(eqx.Module):
@@ -46,42 +43,29 @@ class Prototypes(eqx.Module):
     embed: ConvBody | MLP
     means: Float[Array, "k f"]
 
-    def __call__(self, x: Float[Array, "n *dx"], *, weight: Float[Array, " n"] | None = None) -> Float[Array, "n k"]:
+    def __call__(self, x: Float[Array, "n *dx"], *, weight: Weight | None = None) -> Float[Array, "n k"]:
         """Minus the squared distance of each input to each class mean."""
         features = _features(self.embed, x, weight)
         return -jnp.square(features[:, None] - self.means[None]).sum(-1)
 
-    def settle(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> "Prototypes":
+    def settle(self, x: Float[Array, "n *dx"], weight: Weight) -> "Prototypes":
         """The same, with what the embedding remembers of a support set."""
-        if isinstance(self.embed, MLP):
-            return self
-        return Prototypes(self.embed.settle(x, weight), self.means)
+        return self if isinstance(self.embed, MLP) else Prototypes(self.embed.settle(x, weight), self.means)
 
 
-class ProtoNet(AbstractMetaLearner):
+class ProtoNet(AbstractOneNet):
     """An embedding in which an input belongs to the class whose mean is nearest."""
 
     embed: ConvBody | MLP
     likelihood: AbstractLikelihood
     settings: Config = eqx.field(static=True)
 
-    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
-        """The query's cross-entropy under a softmax of minus squared distances."""
-        del key
-        return self.likelihood.mean_objective(outputs(self._condition(task.support), task.query), task.query), {}
-
-    def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
-        """The embedding with the support's class means."""
-        del num_samples, key
-        return stack_one(NetPredictor(self._condition(support), self.likelihood))
-
-    def _condition(self, support: Examples) -> Prototypes:
+    def network(self, support: Examples) -> Prototypes:
+        """The embedding with the support's class means; the query's logits are minus squared distances to them."""
         features = _features(self.embed, support.x, support.weight)
         means, _ = class_means(features, self.likelihood.encode(support.y), support.weight)
         return settle(Prototypes(self.embed, means), support)
 
 
-def _features(
-    embed: ConvBody | MLP, x: Float[Array, "n *dx"], weight: Float[Array, " n"] | None
-) -> Float[Array, "n f"]:
+def _features(embed: ConvBody | MLP, x: Float[Array, "n *dx"], weight: Weight | None) -> Float[Array, "n f"]:
     return embed(x, weight) if isinstance(embed, ConvBody) else embed(x.reshape(x.shape[0], -1))

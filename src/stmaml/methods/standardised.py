@@ -8,37 +8,36 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, Metrics
-from stmaml.prediction import AbstractOutcome, NormalOutcome
-from stmaml.tasks import Examples, Scaling, Task
+from stmaml.methods.wrapper import AbstractWrapper
+from stmaml.outcomes import AbstractOutcome
+from stmaml.tasks import Examples, Scalar, Scaling, Task, Weight
 
 
-class Standardised(AbstractMetaLearner):
+class Standardised(AbstractWrapper):
     """A learner that sees inputs and real targets of mean 0 and spread 1, or ranks, and answers in the original units.
-
-    Its loss is in standardised units.
-    """
+    Its loss is in standardised units."""
 
     learner: AbstractMetaLearner
     scaling: Scaling = eqx.field(static=True)
     scale_targets: bool = eqx.field(static=True)
     """Off for binary and class targets, which are not numbers to scale."""
 
-    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
         """The wrapped learner's loss on the scaled task."""
-        return self.learner.loss(Task(self._scale(task.support), self._scale(task.query)), key=key)
+        return self.learner.loss(Task(self.seen(task.support), self.seen(task.query)), key=key)
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> "ScaledPredictor":
         """The wrapped learner's predictors, in original units."""
-        predictors = self.learner.adapt(self._scale(support), num_samples=num_samples, key=key)
-        return ScaledPredictor(predictors, self.scaling)
+        predictors = self.learner.adapt(self.seen(support), num_samples=num_samples, key=key)
+        return ScaledPredictor(predictors, self.scaling, self.scale_targets)
 
-    def _scale(self, examples: Examples) -> Examples:
-        y = examples.y
+    def seen(self, support: Examples) -> Examples:
+        """Labelled examples, scaled."""
+        y = support.y
         if self.scale_targets:
-            y = (y - jnp.broadcast_to(jnp.array(self.scaling.y_mean), y.shape)) / jnp.broadcast_to(
-                jnp.array(self.scaling.y_std), y.shape
-            )
-        return Examples(_scale_inputs(examples.x, self.scaling), y, examples.weight)
+            mean, std = _target_scale(self.scaling, y.shape)
+            y = (y - mean) / std
+        return Examples(_scale_inputs(support.x, self.scaling), y, support.weight)
 
 
 class ScaledPredictor(AbstractPredictor):
@@ -46,21 +45,25 @@ class ScaledPredictor(AbstractPredictor):
 
     predictor: AbstractPredictor
     scaling: Scaling = eqx.field(static=True)
+    scale_targets: bool = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "n *dx"]) -> AbstractOutcome:
         """The outcome in original units."""
         return self._unscale(self.predictor(_scale_inputs(x, self.scaling)))
 
-    def padded(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> AbstractOutcome:
+    def padded(self, x: Float[Array, "n *dx"], weight: Weight) -> AbstractOutcome:
         """The same for a padded set."""
         return self._unscale(self.predictor.padded(_scale_inputs(x, self.scaling), weight))
 
     def _unscale(self, outcome: AbstractOutcome) -> AbstractOutcome:
-        if not isinstance(outcome, NormalOutcome):
+        if not self.scale_targets:
             return outcome
-        std = jnp.broadcast_to(jnp.array(self.scaling.y_std), outcome.loc.shape)
-        mean = jnp.broadcast_to(jnp.array(self.scaling.y_mean), outcome.loc.shape)
-        return NormalOutcome(mean + std * outcome.loc, std * outcome.scale)
+        return outcome.as_real().affine(*_target_scale(self.scaling, outcome.mean().shape))
+
+
+def _target_scale(scaling: Scaling, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    mean, std = (jnp.broadcast_to(jnp.array(a), shape) for a in (scaling.y_mean, scaling.y_std))
+    return mean, std
 
 
 def _scale_inputs(x: Float[Array, "n *dx"], scaling: Scaling) -> Float[Array, "n *dx"]:

@@ -8,13 +8,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.errors import SettingError
 from stmaml.nets.layers import MLP, Linear
+from stmaml.tasks import Weight
 
 
 class MultiHeadAttention(eqx.Module):
-    """Scaled dot-product attention with several heads, whose answers are joined and mixed by `out`.
-
-    A row of weight w counts as w copies of itself: weight 0 is no row at all, and an empty set gives zeros.
-    """
+    """Scaled dot-product attention with several heads, whose answers are joined and mixed by `out`. A row of weight w
+    counts as w copies of itself: weight 0 is no row at all, and an empty set gives zeros."""
 
     query: Linear
     key: Linear
@@ -25,9 +24,8 @@ class MultiHeadAttention(eqx.Module):
     def __init__(self, key_size: int, value_size: int, *, num_heads: int, key: PRNGKeyArray):
         """Queries are as long as keys, answers as long as values. No biases: one on the keys would cancel."""
         if num_heads < 1 or key_size % num_heads or value_size % num_heads:
-            raise SettingError(
-                f"{num_heads} heads must divide the sizes of keys and values, which are {key_size} and {value_size}"
-            )
+            sizes = f"{key_size} and {value_size}"
+            raise SettingError(f"{num_heads} heads must divide the sizes of keys and values, which are {sizes}")
         sizes = (key_size, key_size, value_size, value_size)
         self.query, self.key, self.value, self.out = (
             Linear(size, size, init="glorot", use_bias=False, key=k)
@@ -36,11 +34,7 @@ class MultiHeadAttention(eqx.Module):
         self.num_heads = num_heads
 
     def __call__(
-        self,
-        queries: Float[Array, "q k"],
-        keys: Float[Array, "n k"],
-        values: Float[Array, "n v"],
-        weight: Float[Array, " n"],
+        self, queries: Float[Array, "q k"], keys: Float[Array, "n k"], values: Float[Array, "n v"], weight: Weight
     ) -> Float[Array, "q v"]:
         """For each query, a mean of the values whose keys are like it."""
         q, k, v = self._split(self.query(queries)), self._split(self.key(keys)), self._split(self.value(values))
@@ -66,23 +60,20 @@ class AttentionBlock(eqx.Module):
         self.revise = MLP((size, 2 * size, size), init="glorot", key=revise_key)
         self.norms = (eqx.nn.LayerNorm(size), eqx.nn.LayerNorm(size))
 
-    def __call__(self, rows: Float[Array, "n f"], weight: Float[Array, " n"]) -> Float[Array, "n f"]:
+    def __call__(self, rows: Float[Array, "n f"], weight: Weight) -> Float[Array, "n f"]:
         """The rows after looking at each other."""
         return self.look(rows, rows, weight)
 
-    def look(
-        self, rows: Float[Array, "q f"], seen: Float[Array, "n f"], weight: Float[Array, " n"]
-    ) -> Float[Array, "q f"]:
+    def look(self, rows: Float[Array, "q f"], seen: Float[Array, "n f"], weight: Weight) -> Float[Array, "q f"]:
         """The rows after looking at `seen`; normalised before each part, so that the sum stays a straight path."""
         normed, seen = jax.vmap(self.norms[0])(rows), jax.vmap(self.norms[0])(seen)
         rows = rows + self.attention(normed, seen, seen, weight)
         return rows + self.revise(jax.vmap(self.norms[1])(rows))
 
 
-def weighted_softmax(logits: Float[Array, "*rest n"], weight: Float[Array, " n"]) -> Float[Array, "*rest n"]:
+def weighted_softmax(logits: Float[Array, "*rest n"], weight: Weight) -> Float[Array, "*rest n"]:
     """Shares proportional to weight * exp(logits); all zero for an empty set."""
     weight = jnp.broadcast_to(weight, logits.shape)
-    counts = weight > 0
-    log_weight = jnp.log(jnp.where(counts, weight, 1.0))
+    counts, log_weight = weight > 0, jnp.log(jnp.where(weight > 0, weight, 1.0))
     shares = jax.nn.softmax(jnp.where(counts, logits + log_weight, jnp.finfo(logits.dtype).min))
     return jnp.where(counts, shares, 0.0)  # an empty set would get equal shares of its padding

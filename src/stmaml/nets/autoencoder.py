@@ -9,17 +9,14 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.nets.layers import Linear
-from stmaml.tasks import weighted_mean
+from stmaml.tasks import Scalar, Weight, weighted_mean
 
 Embedding = Literal["mean", "rnn"]
 UNROLL = 5  # sequences up to this length, such as class prototypes, run without a loop: faster to compile and to run
 
 
 class SampleEmbedding(eqx.Module):
-    """Each example as a vector, by one linear layer on [x, y] or on x alone.
-
-    Images have `ImageEmbedding` in its place.
-    """
+    """Each example as a vector, by one linear layer on [x, y] or on x alone; for images see `ImageEmbedding`."""
 
     linear: Linear
     reads_targets: bool = eqx.field(static=True)
@@ -43,15 +40,12 @@ class PoolingAutoEncoder(eqx.Module):
     pooled: Linear
 
     def __init__(self, row_size: int, code_size: int, *, key: PRNGKeyArray):
-        """Rows are encoded in `code_size` numbers too."""
-        encoder_key, decoder_key, pooled_key = jr.split(key, 3)
-        self.encoder = Linear(row_size, code_size, init="glorot", key=encoder_key)
-        self.decoder = Linear(code_size, row_size, init="glorot", key=decoder_key)
-        self.pooled = Linear(code_size, code_size, init="glorot", key=pooled_key)
+        sizes = ((row_size, code_size), (code_size, row_size), (code_size, code_size))
+        self.encoder, self.decoder, self.pooled = (
+            Linear(i, o, init="glorot", key=k) for (i, o), k in zip(sizes, jr.split(key, 3), strict=True)
+        )
 
-    def __call__(
-        self, rows: Float[Array, "n e"], weight: Float[Array, " n"]
-    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+    def __call__(self, rows: Float[Array, "n e"], weight: Weight) -> tuple[Float[Array, " d"], Scalar]:
         """The code of the set, and half the mean squared error of its reconstruction."""
         codes = jax.nn.relu(self.encoder(rows))
         code = jax.nn.relu(self.pooled(weighted_mean(codes, weight)))
@@ -87,24 +81,19 @@ class RecurrentAutoEncoder(eqx.Module):
     code_size: int = eqx.field(static=True)
 
     def __init__(self, row_size: int, code_size: int, *, key: PRNGKeyArray):
-        """The state has `code_size` numbers."""
         encoder_key, decoder_key, output_key = jr.split(key, 3)
         self.encoder = GRUCell(row_size, code_size, key=encoder_key)
         self.decoder = GRUCell(row_size, code_size, key=decoder_key)
         self.output = Linear(code_size, row_size, init="glorot", key=output_key)
         self.code_size = code_size
 
-    def __call__(
-        self, rows: Float[Array, "n e"], weight: Float[Array, " n"]
-    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+    def __call__(self, rows: Float[Array, "n e"], weight: Weight) -> tuple[Float[Array, " d"], Scalar]:
         """The code of the sequence, the mean of the encoder's states, and its mean squared reconstruction error."""
         last, states = self._encode(rows, weight)
         rebuilt = self._decode(last, rows.shape[1], weight)
         return weighted_mean(states, weight), _squared_error(rebuilt, rows, weight)
 
-    def _encode(
-        self, rows: Float[Array, "n e"], weight: Float[Array, " n"]
-    ) -> tuple[Float[Array, " d"], Float[Array, "n d"]]:
+    def _encode(self, rows: Float[Array, "n e"], weight: Weight) -> tuple[Float[Array, " d"], Float[Array, "n d"]]:
         def step(state: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
             x, w = row
             state = jnp.where(w > 0, self.encoder(state, x), state)  # padding is not read
@@ -112,7 +101,7 @@ class RecurrentAutoEncoder(eqx.Module):
 
         return jax.lax.scan(step, jnp.zeros(self.code_size), (rows, weight), unroll=UNROLL)
 
-    def _decode(self, state: Float[Array, " d"], row_size: int, weight: Float[Array, " n"]) -> Float[Array, "n e"]:
+    def _decode(self, state: Float[Array, " d"], row_size: int, weight: Weight) -> Float[Array, "n e"]:
         def step(carry: tuple[Array, Array], w: Array) -> tuple[tuple[Array, Array], Array]:
             state = self.decoder(*carry)
             after = (state, self.output(state))  # each output is the next input
@@ -131,7 +120,5 @@ def set_autoencoder(embedding: Embedding, row_size: int, code_size: int, *, key:
     return kind(row_size, code_size, key=key)
 
 
-def _squared_error(
-    rebuilt: Float[Array, "n e"], rows: Float[Array, "n e"], weight: Float[Array, " n"]
-) -> Float[Array, ""]:
+def _squared_error(rebuilt: Float[Array, "n e"], rows: Float[Array, "n e"], weight: Weight) -> Scalar:
     return weighted_mean(jnp.square(rebuilt - rows).mean(-1), weight)

@@ -9,11 +9,6 @@ from stmaml.tasks import TaskSpec
 BaseLearner = Learner | ConvLearner
 
 
-def reads_images(spec: TaskSpec) -> bool:
-    """Whether inputs are images: height, width, channels."""
-    return len(spec.x_shape) == 3
-
-
 def base_learner(
     spec: TaskSpec,
     hidden: tuple[int, ...],
@@ -26,11 +21,11 @@ def base_learner(
     key: PRNGKeyArray,
 ) -> BaseLearner:
     """A `ConvLearner` for images, where h joins the last features; else a `Learner` with these hidden widths."""
-    if reads_images(spec):
+    if spec.is_image:
         return ConvLearner(spec.x_shape, conv, out_size, h_size=h_size, head_bias=head_bias, key=key)
     return Learner(spec.x_size, hidden, out_size, h_size=h_size, h_layer=h_layer, head_bias=head_bias, key=key)
 
 
 def image_body(spec: TaskSpec, conv: Conv, *, key: PRNGKeyArray) -> ConvBody | None:
     """Blocks that make features of images; None for other inputs, which are features already."""
-    return ConvBody(spec.x_shape, conv, key=key) if reads_images(spec) else None
+    return ConvBody(spec.x_shape, conv, key=key) if spec.is_image else None

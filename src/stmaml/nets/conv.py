@@ -12,32 +12,24 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.errors import SettingError
-from stmaml.nets.layers import Linear
-from stmaml.nets.patches import (
-    Precision,
-    conv3x3,
-    conv3x3_squares,
-    is_even,
-    largest,
-    matrix_of,
-    patches_of,
-    pick,
-    square_matrix,
-    square_patches,
-    squares_of,
-)
-from stmaml.tasks import weighted_mean
+from stmaml.errors import SettingError, at_least
+from stmaml.nets import patches
+from stmaml.nets.layers import Linear, beside
+from stmaml.nets.patches import Precision, is_even, largest, pick
+from stmaml.tasks import Weight, weighted_mean
 
 NormMode = Literal["batch", "support", "none", "group"]
 Modulate = Callable[[Float[Array, "*n c"]], Float[Array, "*n c"]]
+Modulations = tuple[Modulate, ...] | None
+Shape = tuple[int, ...]  # height, width, channels
+Images = Float[Array, "n rows cols c"]
 EPSILON = 1e-3  # added to variances, as the benchmarks' own code does
 GROUP = 8  # channels that group normalisation takes together, or their largest common divisor with the channels
 
 
 @dataclass(frozen=True)
 class Conv:
-    """Settings of the networks that read images; inputs that are no images make no use of them."""
+    """Settings of the networks that read images; other inputs make no use of them."""
 
     channels: int = 32
     """Channels of every convolution."""
@@ -50,9 +42,7 @@ class Conv:
     """Numbers that convolutions multiply; bfloat16 is faster on a GPU. Parameters and statistics stay float32."""
 
     def __post_init__(self):
-        for flag, value in (("--channels", self.channels), ("--conv-blocks", self.conv_blocks)):
-            if value < 1:
-                raise SettingError(f"{flag} must be at least 1; got {value}.")
+        at_least(1, channels=self.channels, conv_blocks=self.conv_blocks)
 
 
 class Moments(eqx.Module):
@@ -72,10 +62,10 @@ class Responses(eqx.Module):
     @property
     def squares(self) -> Float[Array, "n rows cols 4 c"]:
         """The four numbers of each 2x2 square together, for pooling; a last odd row or column is in none."""
-        return self.values if self.values.ndim == 5 else squares_of(self.values)
+        return self.values if self.values.ndim == 5 else patches.squares_of(self.values)
 
 
-def moments_of(x: Float[Array, "n *p c"], weight: Float[Array, " n"]) -> Moments:
+def moments_of(x: Float[Array, "n *p c"], weight: Weight) -> Moments:
     """Mean and variance of each channel over the images that count; 0 and 1 where none does."""
     # Both sums in one pass over the memory; channels whose mean is a thousand times their spread would suffer, and a
     # convolution of normalised features has none.
@@ -86,22 +76,18 @@ def moments_of(x: Float[Array, "n *p c"], weight: Float[Array, " n"]) -> Moments
 
 
 def moments_by_inputs(
-    x: Float[Array, "n rows cols i"],
-    kernel: Float[Array, "3 3 i o"],
-    weight: Float[Array, " n"],
-    precision: Precision = "float32",
+    x: Float[Array, "n rows cols i"], kernel: Float[Array, "3 3 i o"], weight: Weight, precision: Precision = "float32"
 ) -> Moments:
-    """`moments_of` the convolution of `x`, without it: they follow from the second moments of the patches of `x`.
-
-    In an inner loop the images stay and the kernel moves, so that what is as large as the images is done once.
-    """
-    even = is_even(x)
-    patches, matrix = (square_patches(x), square_matrix(kernel)) if even else (patches_of(x), matrix_of(kernel))
-    patches = patches.astype(precision)
-    count = patches.shape[1]
+    """`moments_of` the convolution of `x`, without it: they follow from the second moments of the patches of `x`. In an
+    inner loop the images stay and the kernel moves, so that what is as large as the images is done once."""
+    if is_even(x):
+        rows, matrix = patches.square_patches(x), patches.square_matrix(kernel)
+    else:
+        rows, matrix = patches.patches_of(x), patches.matrix_of(kernel)
+    rows = rows.astype(precision)
     exact = partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)
-    centre = weighted_mean(patches.mean(1, dtype=jnp.float32), weight)
-    products = weighted_mean(exact("npk,npl->nkl", patches, patches).reshape(x.shape[0], -1) / count, weight)
+    centre = weighted_mean(rows.mean(1, dtype=jnp.float32), weight)
+    products = weighted_mean(exact("npk,npl->nkl", rows, rows).reshape(x.shape[0], -1) / rows.shape[1], weight)
     covariance = products.reshape(centre.shape * 2) - jnp.outer(centre, centre)
     means = exact("k,ko->o", centre, matrix).reshape(-1, kernel.shape[-1])  # one row for each place in a square
     spread = (matrix * exact("kl,lo->ko", covariance, matrix)).sum(0).reshape(means.shape)
@@ -120,7 +106,6 @@ class Norm(eqx.Module):
     mode: NormMode = eqx.field(static=True)
 
     def __init__(self, channels: int, mode: NormMode):
-        """Starts as plain normalisation: scale 1, shift 0."""
         self.scale = None if mode == "none" else jnp.ones(channels)
         self.shift = jnp.zeros(channels)
         self.moments, self.mode = None, mode
@@ -162,14 +147,13 @@ class ConvBlock(eqx.Module):
     """Whether it reads the images themselves."""
 
     def __init__(self, in_channels: int, conv: Conv, *, first: bool, key: PRNGKeyArray):
-        """Weights of He's variance."""
         self.weight = (2 / (9 * in_channels)) ** 0.5 * jr.normal(key, (3, 3, in_channels, conv.channels))
         self.norm = Norm(conv.channels, conv.norm)
         self.precision, self.first = conv.precision, first
 
-    def convolve(self, x: Float[Array, "n rows cols i"], weight: Float[Array, " n"]) -> Responses:
+    def convolve(self, x: Float[Array, "n rows cols i"], weight: Weight) -> Responses:
         """What the normalisation reads, and its statistics over the images that count."""
-        values = (conv3x3_squares if is_even(x) else conv3x3)(x, self.weight, self.precision)
+        values = (patches.conv3x3_squares if is_even(x) else patches.conv3x3)(x, self.weight, self.precision)
         if self.first:
             return Responses(values, moments_by_inputs(x, self.weight, weight, self.precision))
         return Responses(values, moments_of(values, weight))
@@ -196,39 +180,24 @@ class ConvBody(eqx.Module):
     def __getitem__(self, index: int) -> ConvBlock:
         return self.blocks[index]
 
-    def __init__(self, x_shape: tuple[int, ...], conv: Conv, *, key: PRNGKeyArray):
-        """For images of shape (height, width, channels)."""
+    def __init__(self, x_shape: Shape, conv: Conv, *, key: PRNGKeyArray):
         feature_shape(x_shape, conv)
         sizes = [x_shape[2], *[conv.channels] * (conv.conv_blocks - 1)]
-        keys = jr.split(key, conv.conv_blocks)
-        self.blocks = tuple(
-            ConvBlock(size, conv, first=i == 0, key=k) for i, (size, k) in enumerate(zip(sizes, keys, strict=True))
-        )
+        each = enumerate(zip(sizes, jr.split(key, conv.conv_blocks), strict=True))
+        self.blocks = tuple(ConvBlock(size, conv, first=i == 0, key=k) for i, (size, k) in each)
 
-    def maps(
-        self,
-        x: Float[Array, "n rows cols c"],
-        weight: Float[Array, " n"] | None = None,
-        tau: tuple[Modulate, ...] | None = None,
-    ) -> Float[Array, "n rows2 cols2 o"]:
+    def maps(self, x: Images, weight: Weight | None = None, tau: Modulations = None) -> Float[Array, "n rows2 cols2 o"]:
         """The last block's channels as images."""
         weight = jnp.ones(x.shape[0]) if weight is None else weight
         for block, modulate in zip(self.blocks, tau or (None,) * len(self.blocks), strict=True):
             x = block.activate(block.convolve(x, weight), modulate)
         return x
 
-    def __call__(
-        self,
-        x: Float[Array, "n rows cols c"],
-        weight: Float[Array, " n"] | None = None,
-        tau: tuple[Modulate, ...] | None = None,
-    ) -> Float[Array, "n f"]:
+    def __call__(self, x: Images, weight: Weight | None = None, tau: Modulations = None) -> Float[Array, "n f"]:
         """Features of a set of images; those of weight 0 have no part in its statistics. `tau` modulates each block."""
         return self.maps(x, weight, tau).reshape(x.shape[0], -1)
 
-    def settle(
-        self, x: Float[Array, "n rows cols c"], weight: Float[Array, " n"], tau: tuple[Modulate, ...] | None = None
-    ) -> "ConvBody":
+    def settle(self, x: Images, weight: Weight, tau: Modulations = None) -> "ConvBody":
         """In mode `support` the same network with the statistics of this set from now on; in others just the same."""
         if self.blocks[0].norm.mode != "support":
             return self
@@ -240,14 +209,12 @@ class ConvBody(eqx.Module):
         return eqx.tree_at(lambda body: body.blocks, self, tuple(settled))
 
 
-def feature_shape(x_shape: tuple[int, ...], conv: Conv) -> tuple[int, int, int]:
+def feature_shape(x_shape: Shape, conv: Conv) -> tuple[int, int, int]:
     """Height, width and channels after the last block."""
     height, width = (extent >> conv.conv_blocks for extent in x_shape[:2])
     if min(height, width) < 1:
-        raise SettingError(
-            f"images of {x_shape[0]} by {x_shape[1]} are too small for {conv.conv_blocks} blocks that each halve them; "
-            "use larger images or fewer --conv-blocks."
-        )
+        small = f"images of {x_shape[0]} by {x_shape[1]} are too small for {conv.conv_blocks} blocks"
+        raise SettingError(f"{small} that each halve them; use larger images or fewer --conv-blocks.")
     return height, width, conv.channels
 
 
@@ -258,38 +225,22 @@ class ConvLearner(eqx.Module):
     head: Linear
 
     def __init__(
-        self,
-        x_shape: tuple[int, ...],
-        conv: Conv,
-        out_size: int,
-        *,
-        h_size: int = 0,
-        head_bias: bool = True,
-        key: PRNGKeyArray,
+        self, x_shape: Shape, conv: Conv, out_size: int, *, h_size: int = 0, head_bias: bool = True, key: PRNGKeyArray
     ):
-        """For images of shape (height, width, channels)."""
         body_key, head_key = jr.split(key)
         self.body = ConvBody(x_shape, conv, key=body_key)
         features = math.prod(feature_shape(x_shape, conv)) + h_size
         self.head = Linear(features, out_size, init="glorot", use_bias=head_bias, key=head_key)
 
     def __call__(
-        self,
-        x: Float[Array, "n rows cols c"],
-        h: Float[Array, " h"] | None = None,
-        *,
-        weight: Float[Array, " n"] | None = None,
-        tau: tuple[Modulate, ...] | None = None,
+        self, x: Images, h: Float[Array, " h"] | None = None, *, weight: Weight | None = None, tau: Modulations = None
     ) -> Float[Array, "n o"]:
         """Raw outputs for a set of images; those of weight 0 have no part in its statistics."""
         features = self.body(x, weight, tau)
         if h is not None:
-            h_rows = jnp.broadcast_to(h, (x.shape[0], h.shape[0]))
-            features = jnp.concatenate([features, h_rows], axis=1)  # eq. 12: x_hat = [x, h]
+            features = beside(features, h)
         return self.head(features)
 
-    def settle(
-        self, x: Float[Array, "n rows cols c"], weight: Float[Array, " n"], tau: tuple[Modulate, ...] | None = None
-    ) -> "ConvLearner":
+    def settle(self, x: Images, weight: Weight, tau: Modulations = None) -> "ConvLearner":
         """The learner after reading the support set it is to answer for: see `ConvBody.settle`."""
         return eqx.tree_at(lambda theta: theta.body, self, self.body.settle(x, weight, tau))

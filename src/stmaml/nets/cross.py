@@ -1,18 +1,17 @@
 """Inputs that look things up among labelled examples.
 
 The layers are those of Nguyen, Grover, "Transformer Neural Processes", ICML 2022 (TNP-D): labelled examples look at
-each other, unlabelled inputs look at them, in the same layers; no unlabelled input is ever looked at.
-"""
+each other, unlabelled inputs look at them, in the same layers; no unlabelled input is ever looked at."""
 
 import equinox as eqx
 import jax
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.errors import SettingError
 from stmaml.nets.attention import AttentionBlock
 from stmaml.nets.layers import MLP
 from stmaml.nets.waves import LearntWaves
+from stmaml.tasks import Weight
 
 
 class Reader(MLP):
@@ -21,7 +20,6 @@ class Reader(MLP):
     waves: LearntWaves | None
 
     def __init__(self, row_size: int, size: int, octaves: int, *, key: PRNGKeyArray):
-        """From `row_size` numbers to `size`."""
         self.waves = LearntWaves(row_size, octaves) if octaves else None
         width = row_size if self.waves is None else self.waves.size
         super().__init__((width, size, size), init="glorot", key=key)
@@ -39,7 +37,7 @@ class Memory(eqx.Module):
     norm: eqx.nn.LayerNorm
     seen: tuple[Float[Array, "n f"], ...]
     """The set's rows as each layer meets them."""
-    weight: Float[Array, " n"]
+    weight: Weight
 
     def __call__(self, x: Float[Array, "q *dx"]) -> Float[Array, "q f"]:
         """What the set tells about each input."""
@@ -69,17 +67,13 @@ class Lookup(eqx.Module):
         key: PRNGKeyArray,
     ):
         """`pair_size` counts the numbers of one (x, y), `size` those of an answer, `octaves` those of their waves."""
-        if layers < 1:
-            raise SettingError(f"--cross-attention counts layers, so it must be at least 0; got {layers}.")
-        if octaves < 0:
-            raise SettingError(f"--cross-waves counts octaves, so it must be at least 0; got {octaves}.")
         pair_key, ask_key, block_key = jr.split(key, 3)
         self.pair = Reader(pair_size, size, octaves, key=pair_key)
         self.ask = Reader(x_size, size, octaves, key=ask_key)
         self.blocks = tuple(AttentionBlock(size, num_heads=num_heads, key=k) for k in jr.split(block_key, layers))
         self.norm = eqx.nn.LayerNorm(size)
 
-    def __call__(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> Memory:
+    def __call__(self, xy: Float[Array, "n p"], weight: Weight) -> Memory:
         """The set as it will be looked at: its rows before each layer."""
         rows = self.pair(xy)
         seen = [rows]

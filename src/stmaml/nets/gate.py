@@ -14,28 +14,21 @@ Net = TypeVar("Net", bound=eqx.Module)
 
 
 class Gate(eqx.Module):
-    """Scales each parameter of a network by a number in 0..1 read from a task's code, one linear layer a tensor.
-
-    The scale and shift of a normalisation are left alone.
-    """
+    """Scales each parameter of a network by a number in 0..1 read from a task's code, one linear layer a tensor. The
+    scale and shift of a normalisation are left alone."""
 
     layers: tuple[Linear, ...]
 
     def __init__(self, code_size: int, theta: eqx.Module, *, key: PRNGKeyArray):
-        """A gate for networks of the shape of `theta`."""
         leaves = [leaf for leaf in jax.tree.leaves(theta, is_leaf=_is_norm) if not _is_norm(leaf)]
-        keys = jr.split(key, len(leaves))
-        self.layers = tuple(
-            Linear(code_size, leaf.size, init="glorot", key=k) for leaf, k in zip(leaves, keys, strict=True)
-        )
+        each = zip(leaves, jr.split(key, len(leaves)), strict=True)
+        self.layers = tuple(Linear(code_size, leaf.size, init="glorot", key=k) for leaf, k in each)
 
     def __call__(self, theta: Net, code: Float[Array, " c"]) -> Net:
         """sigmoid(W code + b) * theta."""
         leaves, structure = jax.tree.flatten(theta, is_leaf=_is_norm)
-        layers = iter(self.layers)
-        gated = [
-            leaf if _is_norm(leaf) else jax.nn.sigmoid(next(layers)(code)).reshape(leaf.shape) * leaf for leaf in leaves
-        ]
+        gates = (jax.nn.sigmoid(layer(code)) for layer in self.layers)
+        gated = [leaf if _is_norm(leaf) else next(gates).reshape(leaf.shape) * leaf for leaf in leaves]
         return jax.tree.unflatten(structure, gated)
 
 

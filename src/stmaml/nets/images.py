@@ -11,10 +11,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.likelihoods import likelihood_for
 from stmaml.nets.autoencoder import SampleEmbedding
-from stmaml.nets.backbone import reads_images
-from stmaml.nets.conv import Conv, ConvBody, feature_shape
+from stmaml.nets.conv import Conv, ConvBody, Shape, feature_shape
 from stmaml.nets.layers import Linear
-from stmaml.tasks import TaskSpec, weighted_mean
+from stmaml.tasks import TaskSpec, Weight, weighted_mean
 
 EMBEDDING_BLOCKS = 2
 EMBEDDING_WIDTH = 384
@@ -26,13 +25,12 @@ class ImageReader(eqx.Module):
     body: ConvBody
     linear: Linear
 
-    def __init__(self, x_shape: tuple[int, ...], conv: Conv, size: int, *, key: PRNGKeyArray):
-        """`size` numbers out."""
+    def __init__(self, x_shape: Shape, conv: Conv, size: int, *, key: PRNGKeyArray):
         body_key, linear_key = jr.split(key)
         self.body = ConvBody(x_shape, conv, key=body_key)
         self.linear = Linear(conv.channels, size, key=linear_key)
 
-    def __call__(self, x: Float[Array, "n rows cols c"], weight: Float[Array, " n"]) -> Float[Array, " s"]:
+    def __call__(self, x: Float[Array, "n rows cols c"], weight: Weight) -> Float[Array, " s"]:
         """The mean code of the images that count."""
         pooled = self.body.maps(x, weight).mean((1, 2))
         return weighted_mean(jax.nn.relu(self.linear(pooled)), weight)
@@ -45,10 +43,7 @@ class ImageEmbedding(eqx.Module):
     layers: tuple[Linear, Linear]
     reads_targets: bool = eqx.field(static=True)
 
-    def __init__(
-        self, x_shape: tuple[int, ...], conv: Conv, size: int, *, reads_targets: bool = True, key: PRNGKeyArray
-    ):
-        """`size` numbers an image, as many channels as `conv` has."""
+    def __init__(self, x_shape: Shape, conv: Conv, size: int, *, reads_targets: bool = True, key: PRNGKeyArray):
         body_key, wide_key, out_key = jr.split(key, 3)
         small = replace(conv, conv_blocks=EMBEDDING_BLOCKS, norm="none")
         self.body = ConvBody(x_shape, small, key=body_key)
@@ -72,7 +67,7 @@ def example_embedding(
 ) -> tuple[ExampleEmbedding, int]:
     """What makes a vector of each example of such tasks, and that vector's length: beside images, labels add to it."""
     code_size = likelihood_for(spec).code_size
-    if reads_images(spec):
+    if spec.is_image:
         embed = ImageEmbedding(spec.x_shape, conv, size, reads_targets=reads_targets, key=key)
         return embed, size + code_size * reads_targets
     return SampleEmbedding(spec.x_size, code_size, size, reads_targets=reads_targets, key=key), size

@@ -1,8 +1,7 @@
 """Inputs on a lattice, as pixels are: labelled ones make a picture with gaps, which a convolutional network reads.
 
 That a set becomes a picture is from Gordon et al., "Convolutional Conditional Neural Processes", ICLR 2020; the network
-is a U-Net (Ronneberger, Fischer, Brox, MICCAI 2015) of residual blocks.
-"""
+is a U-Net (Ronneberger, Fischer, Brox, MICCAI 2015) of residual blocks."""
 
 import equinox as eqx
 import jax
@@ -10,10 +9,12 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stmaml.errors import SettingError
 from stmaml.nets.layers import Linear
 from stmaml.nets.patches import Precision, matrix_of, patches_of
+from stmaml.tasks import Weight
 
+Lattice = tuple[int, int]
+Places = tuple[Int[Array, " n"], Int[Array, " n"]]
 BLOCKS = (1, 2, 3)
 """Residual blocks at each size of the picture, on the way down; each size has half the extent and twice the channels of
 the one before. The way up has as many, but for the smallest size."""
@@ -40,13 +41,13 @@ class LatticeReader(eqx.Module):
     grow: tuple[Linear, ...]
     up: tuple[tuple["ResidualBlock", ...], ...]
     norm: eqx.nn.LayerNorm
-    lattice: tuple[int, int] = eqx.field(static=True)
+    lattice: Lattice = eqx.field(static=True)
     x_size: int = eqx.field(static=True)
     precision: Precision = eqx.field(static=True)
 
     def __init__(
         self,
-        lattice: tuple[int, int],
+        lattice: Lattice,
         x_size: int,
         code_size: int,
         channels: int,
@@ -55,8 +56,6 @@ class LatticeReader(eqx.Module):
         key: PRNGKeyArray,
     ):
         """`code_size` counts the numbers of one label, `channels` those of an answer."""
-        if channels < 1:
-            raise SettingError(f"--lattice-channels must be at least 0; got {channels}.")
         keys = iter(jr.split(key, 2 * (sum(BLOCKS) + len(BLOCKS)) + 1))
         widths = [channels * 2**level for level in range(len(BLOCKS))]
 
@@ -71,7 +70,7 @@ class LatticeReader(eqx.Module):
         self.norm = eqx.nn.LayerNorm(channels)
         self.lattice, self.x_size, self.precision = lattice, x_size, precision
 
-    def __call__(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> Surroundings:
+    def __call__(self, xy: Float[Array, "n p"], weight: Weight) -> Surroundings:
         """The set as inputs will read it; each row of `xy` is an input and its label."""
         picture = draw(places(xy, self.lattice), xy[:, self.x_size :], weight, self.lattice)
         rows, columns = self.lattice
@@ -92,7 +91,7 @@ class LatticeReader(eqx.Module):
             x = _squares_apart(self.grow[level](x)) + kept[level]
             for block in self.up[level]:
                 x = block(x)
-        return jax.nn.relu(_normalised(x, self.norm))
+        return jax.nn.relu(jax.vmap(jax.vmap(self.norm))(x))
 
 
 class ResidualBlock(eqx.Module):
@@ -113,24 +112,18 @@ class ResidualBlock(eqx.Module):
         """The picture, revised."""
         y = x
         for norm, kernel in zip(self.norms, self.kernels, strict=True):
-            y = _convolve(jax.nn.relu(_normalised(y, norm)), kernel, self.precision)
+            y = _convolve(jax.nn.relu(jax.vmap(jax.vmap(norm))(y)), kernel, self.precision)
         return x + y
 
 
-def places(x: Float[Array, "n d"], lattice: tuple[int, int]) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
+def places(x: Float[Array, "n d"], lattice: Lattice) -> Places:
     """Row and column that the first two numbers of each input, from 0 to 1, are nearest to."""
-    row, column = (
-        jnp.clip(jnp.round(x[:, i] * (extent - 1)), 0, extent - 1).astype(int) for i, extent in enumerate(lattice)
-    )
+    ends = [extent - 1 for extent in lattice]
+    row, column = (jnp.clip(jnp.round(x[:, i] * end), 0, end).astype(int) for i, end in enumerate(ends))
     return row, column
 
 
-def draw(
-    where: tuple[Int[Array, " n"], Int[Array, " n"]],
-    labels: Float[Array, "n k"],
-    weight: Float[Array, " n"],
-    lattice: tuple[int, int],
-) -> Float[Array, "rows cols k1"]:
+def draw(where: Places, labels: Float[Array, "n k"], weight: Weight, lattice: Lattice) -> Float[Array, "rows cols k1"]:
     """Labels in their places, or their mean where several share one; a last channel is 1 where there are any."""
     rows = jnp.concatenate([labels, jnp.ones((labels.shape[0], 1))], axis=1) * weight[:, None]
     total = jnp.zeros((*lattice, labels.shape[1] + 1)).at[where].add(rows)
@@ -148,11 +141,6 @@ def _convolve(
     """With zeros around. All tasks share the kernel: as a plain product, pictures of all of them become its rows."""
     out = patches_of(x[None].astype(precision))[0] @ matrix_of(kernel).astype(precision)
     return out.astype(x.dtype).reshape(*x.shape[:2], -1)
-
-
-def _normalised(x: Float[Array, "rows cols c"], norm: eqx.nn.LayerNorm) -> Float[Array, "rows cols c"]:
-    """Each place by itself, over its channels."""
-    return jax.vmap(jax.vmap(norm))(x)
 
 
 def _squares_together(x: Float[Array, "rows cols c"]) -> Float[Array, "rows2 cols2 c4"]:

@@ -24,7 +24,8 @@ class Linear(eqx.Module):
     def __init__(self, in_size: int, out_size: int, *, init: Init = "he", use_bias: bool = True, key: PRNGKeyArray):
         """Normal weights of the variance He or Glorot give; zero bias."""
         if min(in_size, out_size) < 1:
-            raise SettingError(f"a layer from {in_size} to {out_size} numbers cannot be; every width is at least 1.")
+            layer = f"a layer from {in_size} to {out_size} numbers"
+            raise SettingError(f"{layer} is impossible; every width must be at least 1.")
         variance = 2 / in_size if init == "he" else 2 / (in_size + out_size)
         self.weight = variance**0.5 * jr.normal(key, (in_size, out_size))
         self.bias = jnp.zeros(out_size) if use_bias else None
@@ -32,9 +33,12 @@ class Linear(eqx.Module):
     def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
         """One output row for each input row."""
         out = x @ self.weight
-        if self.bias is None:
-            return out
-        return out + jnp.broadcast_to(self.bias, out.shape)
+        return out if self.bias is None else out + jnp.broadcast_to(self.bias, out.shape)
+
+
+def beside(x: Float[Array, "n i"], same: Float[Array, " h"]) -> Float[Array, "n j"]:
+    """Each row followed by what is the same for all (eq. 12: x_hat = [x, h])."""
+    return jnp.concatenate([x, jnp.broadcast_to(same, (x.shape[0], same.shape[0]))], axis=1)
 
 
 class MLP(eqx.Module):
@@ -43,7 +47,6 @@ class MLP(eqx.Module):
     layers: tuple[Linear, ...]
 
     def __init__(self, sizes: tuple[int, ...], *, init: Init = "he", key: PRNGKeyArray):
-        """`sizes` runs from inputs to outputs."""
         if len(sizes) < 2:
             raise SettingError("a network needs at least one layer; give its widths.")
         keys = jr.split(key, len(sizes) - 1)
@@ -56,11 +59,9 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
     def joined(self, parts: Sequence[Float[Array, "... _"]]) -> Float[Array, "n o"]:
-        """The same at the parts side by side, of which those without rows are the same for every row.
-
-        They are never copied into one array. That saves work, and it is right: where a part is repeated for every row
-        and then multiplied, XLA's GPU compiler of JAX 0.11 gets every second set of a large batch wrong.
-        """
+        """The same at the parts side by side, of which those without rows are the same for every row. They are never
+        copied into one array. That saves work, and it is right: where a part is repeated for every row and then
+        multiplied, XLA's GPU compiler of JAX 0.11 gets every second set of a large batch wrong."""
         first, *rest = self.layers
         ends = itertools.accumulate(part.shape[-1] for part in parts)
         each = [part @ first.weight[end - part.shape[-1] : end] for part, end in zip(parts, ends, strict=True)]

@@ -2,19 +2,17 @@
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.errors import SettingError
-from stmaml.nets.layers import Init, Linear
+from stmaml.nets.layers import Linear, beside
+from stmaml.tasks import Weight
 
 
 class Learner(eqx.Module):
-    """A multi-layer perceptron split as the paper splits it: theta = [theta_b, theta_c].
-
-    A task's augmented feature h, where there is one, joins the inputs of layer `h_layer` for every example.
-    """
+    """A multi-layer perceptron split as the paper splits it: theta = [theta_b, theta_c]. A task's augmented feature h,
+    where there is one, joins the inputs of layer `h_layer` for every example."""
 
     body: tuple[Linear, ...]
     head: Linear
@@ -28,28 +26,19 @@ class Learner(eqx.Module):
         *,
         h_size: int = 0,
         h_layer: int = 0,
-        init: Init = "he",
         head_bias: bool = True,
         key: PRNGKeyArray,
     ):
-        """`hidden` are the widths of the body's layers."""
         if not 0 <= h_layer <= len(hidden):
-            raise SettingError(f"h can enter layers 0 to {len(hidden)} of this network, not layer {h_layer}")
-        widths = [in_size, *hidden]
-        widths_in = [width + h_size * (i == h_layer) for i, width in enumerate(widths)]
-        keys = jr.split(key, len(widths))
-        self.body = tuple(
-            Linear(i, o, init=init, key=k) for i, o, k in zip(widths_in[:-1], hidden, keys[:-1], strict=True)
-        )
-        self.head = Linear(widths_in[-1], out_size, init=init, use_bias=head_bias, key=keys[-1])
+            raise SettingError(f"h can enter layers 0 to {len(hidden)} of this network, not layer {h_layer}.")
+        widths_in = [width + h_size * (i == h_layer) for i, width in enumerate((in_size, *hidden))]
+        keys = jr.split(key, len(widths_in))
+        self.body = tuple(Linear(i, o, key=k) for i, o, k in zip(widths_in[:-1], hidden, keys[:-1], strict=True))
+        self.head = Linear(widths_in[-1], out_size, use_bias=head_bias, key=keys[-1])
         self.h_layer = h_layer
 
     def __call__(
-        self,
-        x: Float[Array, "n *dx"],
-        h: Float[Array, " h"] | None = None,
-        *,
-        weight: Float[Array, " n"] | None = None,
+        self, x: Float[Array, "n *dx"], h: Float[Array, " h"] | None = None, *, weight: Weight | None = None
     ) -> Float[Array, "n o"]:
         """Raw outputs for a set of inputs. Each row is read on its own, so weights make no difference."""
         del weight
@@ -58,12 +47,10 @@ class Learner(eqx.Module):
             x = jax.nn.relu(layer(self._augment(x, h, i)))
         return self.head(self._augment(x, h, len(self.body)))
 
-    def settle(self, x: Float[Array, "n *dx"], weight: Float[Array, " n"]) -> "Learner":
+    def settle(self, x: Float[Array, "n *dx"], weight: Weight) -> "Learner":
         """The same learner: it keeps no statistics of the support set it is to answer for."""
         del x, weight
         return self
 
     def _augment(self, x: Float[Array, "n i"], h: Float[Array, " h"] | None, layer: int) -> Float[Array, "n j"]:
-        if h is None or layer != self.h_layer:
-            return x
-        return jnp.concatenate([x, jnp.broadcast_to(h, (x.shape[0], h.shape[0]))], axis=1)  # eq. 12: x_hat = [x, h]
+        return x if h is None or layer != self.h_layer else beside(x, h)

@@ -1,7 +1,6 @@
 """Networks whose hidden blocks are modulated from outside: each block's pre-activations pass through a `Modulation`.
 
-Features are the last axis, so the same modulations serve the channels of an image network.
-"""
+Features are the last axis, so the same modulations serve the channels of an image network."""
 
 from typing import Literal
 
@@ -12,6 +11,7 @@ from jaxtyping import Array, Float
 
 from stmaml.nets.backbone import BaseLearner
 from stmaml.nets.conv import ConvLearner
+from stmaml.tasks import Weight
 
 ModulationForm = Literal["film", "gate"]
 
@@ -38,6 +38,7 @@ class Gate(eqx.Module):
 
 
 Modulation = Film | Gate
+Modulations = tuple[Modulation, ...]
 
 
 def modulation_size(form: ModulationForm, width: int) -> int:
@@ -62,7 +63,7 @@ class ModulatedLearner(eqx.Module):
         return tuple(layer.weight.shape[-1] for layer in layers)
 
     def __call__(
-        self, x: Float[Array, "n *dx"], tau: tuple[Modulation, ...], *, weight: Float[Array, " n"] | None = None
+        self, x: Float[Array, "n *dx"], tau: Modulations, *, weight: Weight | None = None
     ) -> Float[Array, "n o"]:
         """Raw outputs for a set of inputs, under one modulation a block."""
         if isinstance(self.plain, ConvLearner):
@@ -72,9 +73,7 @@ class ModulatedLearner(eqx.Module):
             x = jax.nn.relu(modulate(layer(x)))
         return self.plain.head(x)
 
-    def settle(
-        self, x: Float[Array, "n *dx"], tau: tuple[Modulation, ...], weight: Float[Array, " n"]
-    ) -> "ModulatedLearner":
+    def settle(self, x: Float[Array, "n *dx"], tau: Modulations, weight: Weight) -> "ModulatedLearner":
         """The same, with what the base learner remembers of a support set under this modulation."""
         if isinstance(self.plain, ConvLearner):
             return ModulatedLearner(self.plain.settle(x, weight, tau))

@@ -8,29 +8,27 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-UNROLL = 16
-"""Rows read in one piece: a loop's own steps cost more than those of a small cell, above all on a GPU."""
+from stmaml.tasks import Scalar, Weight
+
+UNROLL = 16  # rows read in one piece: a loop's own steps cost more than those of a small cell, above all on a GPU
 
 State = tuple[Float[Array, " h"], Float[Array, " h"]]
 
 
 class BiLSTM(eqx.Module):
-    """Stacked LSTM layers that read a set forwards and backwards.
-
-    Rows of weight 0 leave the state as it is, so they may stand anywhere; an empty set gives zeros.
-    """
+    """Stacked LSTM layers that read a set forwards and backwards. Rows of weight 0 leave the state as it is, so they
+    may stand anywhere; an empty set gives zeros."""
 
     forward: tuple[eqx.nn.LSTMCell, ...]
     backward: tuple[eqx.nn.LSTMCell, ...]
 
     def __init__(self, in_size: int, hidden: tuple[int, ...], *, key: PRNGKeyArray):
-        """`hidden` are the widths of the layers, each in one direction."""
         forward_key, backward_key = jr.split(key)
         sizes = [in_size, *(2 * width for width in hidden)]
         self.forward = _cells(sizes, key=forward_key)
         self.backward = _cells(sizes, key=backward_key)
 
-    def __call__(self, xs: Float[Array, "n p"], weight: Float[Array, " n"]) -> Float[Array, " s"]:
+    def __call__(self, xs: Float[Array, "n p"], weight: Weight) -> Float[Array, " s"]:
         """The last layer's two final states: of the forward reading at the last row, of the backward at the first."""
         final = jnp.zeros(0)
         for forward, backward in zip(self.forward, self.backward, strict=True):
@@ -46,11 +44,11 @@ def _cells(sizes: list[int], *, key: PRNGKeyArray) -> tuple[eqx.nn.LSTMCell, ...
 
 
 def _read(
-    cell: eqx.nn.LSTMCell, xs: Float[Array, "n p"], weight: Float[Array, " n"], *, reverse: bool
+    cell: eqx.nn.LSTMCell, xs: Float[Array, "n p"], weight: Weight, *, reverse: bool
 ) -> tuple[Float[Array, "n h"], Float[Array, " h"]]:
     """The state's output after each row, and after the last row read."""
 
-    def step(state: State, row: tuple[Float[Array, " p"], Float[Array, ""]]) -> tuple[State, Float[Array, " h"]]:
+    def step(state: State, row: tuple[Float[Array, " p"], Scalar]) -> tuple[State, Float[Array, " h"]]:
         x, counts = row
         state = jax.tree.map(lambda new, old: jnp.where(counts > 0, new, old), cell(x, state), state)
         return state, state[0]

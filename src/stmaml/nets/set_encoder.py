@@ -1,7 +1,8 @@
 """Task encoders: a labelled set in, a Gaussian over the task variable z out."""
 
-import itertools
 import math
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import equinox as eqx
@@ -10,13 +11,41 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.errors import SettingError
+from stmaml.errors import SettingError, at_least
 from stmaml.nets.attention import AttentionBlock
 from stmaml.nets.layers import MLP, Linear
-from stmaml.tasks import weighted_mean
+from stmaml.tasks import Weight, weighted_mean
 
 StdForm = Literal["softplus", "sigmoid"]
 STD_FLOOR = 0.1
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Settings of a task encoder phi."""
+
+    encoder: tuple[int, ...] = (80, 80)
+    """Widths of the pair encoder; the last one is the size of r."""
+    attention: int = 0
+    """Layers of self-attention over the encoded pairs, beyond the paper: 0 is its plain mean."""
+    num_heads: int = 8
+    """Heads of that attention."""
+    z_hidden: tuple[int, ...] = (80,)
+    """Widths of the ReLU layers between r and the mean and spread of z."""
+    z_size: int = 20
+    """Numbers in the task variable z."""
+    std_form: StdForm = "softplus"
+    """How sigma is made positive."""
+    std_start: float | None = None
+    """What sigma is near when training starts: 0.7 if not given (0.55 for sigmoid), which drowns z until its mean has
+    grown. Worth a trial just above its floor of 0.1."""
+    reads: Literal["pairs", "prototypes"] = "pairs"
+    """What is read of images: each with its label, as in the paper, or the mean of each class under the base learner's
+    features, which is beyond it."""
+
+    def build(self, pair_size: int, *, stochastic: bool, key: PRNGKeyArray) -> "TaskEncoder":
+        """A fresh encoder of pairs (x, y) of `pair_size` numbers."""
+        return TaskEncoder(pair_size, self, stochastic=stochastic, key=key)
 
 
 class DiagonalNormal(eqx.Module):
@@ -31,8 +60,7 @@ class DiagonalNormal(eqx.Module):
 
     def kl(self, other: "DiagonalNormal") -> Float[Array, " z"]:
         """KL(self || other) of each coordinate."""
-        ratio = jnp.square(self.sigma / other.sigma)
-        shift = jnp.square((self.mu - other.mu) / other.sigma)
+        ratio, shift = jnp.square(self.sigma / other.sigma), jnp.square((self.mu - other.mu) / other.sigma)
         return (ratio + shift - 1 - jnp.log(ratio)) / 2
 
 
@@ -46,58 +74,33 @@ class TaskEncoder(eqx.Module):
     sigma: Linear | None
     std_form: StdForm = eqx.field(static=True)
 
-    def __init__(
-        self,
-        pair_size: int,
-        hidden: tuple[int, ...],
-        z_size: int,
-        *,
-        post: tuple[int, ...] = (),
-        attention: int = 0,
-        num_heads: int = 8,
-        stochastic: bool = True,
-        std_form: StdForm = "softplus",
-        std_start: float | None = None,
-        key: PRNGKeyArray,
-    ):
-        """`pair_size` counts the numbers of one (x, y); a deterministic encoder has no sigma.
-
-        `post` are the widths of ReLU layers between r and the heads, the rho of deep sets; `attention` counts layers
-        in which the pairs look at each other before the mean; `std_start` is what sigma starts near, 0.7 if not
-        given (0.55 for `sigmoid`).
-        """
-        if attention < 0:
-            raise SettingError(f"--attention counts layers, so it must be at least 0; got {attention}.")
+    def __init__(self, pair_size: int, settings: Encoding, *, stochastic: bool = True, key: PRNGKeyArray):
+        """`pair_size` counts the numbers of one (x, y); a deterministic encoder has no sigma."""
+        at_least(0, attention=settings.attention)
         pair_key, mu_key, sigma_key, post_key = jr.split(key, 4)
-        block_key = jr.fold_in(key, 4)
-        self.pair = MLP((pair_size, *hidden), init="glorot", key=pair_key)
-        self.blocks = tuple(
-            AttentionBlock(hidden[-1], num_heads=num_heads, key=jr.fold_in(block_key, index))
-            for index in range(attention)
-        )
-        widths = (hidden[-1], *post)
-        self.post = tuple(
-            Linear(i, o, key=jr.fold_in(post_key, index)) for index, (i, o) in enumerate(itertools.pairwise(widths))
-        )
+        block_keys = [jr.fold_in(jr.fold_in(key, 4), index) for index in range(settings.attention)]
+        r_size, z_size = settings.encoder[-1], settings.z_size
+        self.pair = MLP((pair_size, *settings.encoder), init="glorot", key=pair_key)
+        self.blocks = tuple(AttentionBlock(r_size, num_heads=settings.num_heads, key=k) for k in block_keys)
+        widths = (r_size, *settings.z_hidden)
+        self.post = tuple(Linear(i, o, key=jr.fold_in(post_key, n)) for n, (i, o) in enumerate(pairwise(widths)))
         self.mu = Linear(widths[-1], z_size, init="glorot", key=mu_key)
         self.sigma = Linear(widths[-1], z_size, init="glorot", key=sigma_key) if stochastic else None
-        self.std_form = std_form
-        if std_start is None:
+        self.std_form = settings.std_form
+        if settings.std_start is None:
             return
-        bias = _std_bias(std_start, std_form)  # refuses what cannot be, whether there is a sigma or not
+        bias = _std_bias(settings.std_start, self.std_form)  # refuses what cannot be, whether there is a sigma or not
         if self.sigma is not None:
-            self.sigma = eqx.tree_at(
-                lambda layer: layer.bias, self.sigma, replace_fn=lambda old: jnp.full_like(old, bias)
-            )
+            self.sigma = eqx.tree_at(lambda layer: layer.bias, self.sigma, jnp.full(z_size, bias, dtype=float))
 
-    def embed(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> Float[Array, " r"]:
+    def embed(self, xy: Float[Array, "n p"], weight: Weight) -> Float[Array, " r"]:
         """r, the mean of the pairs' codes: a mean, so that r does not grow with the shot count."""
         rows = self.pair(xy)  # eq. 7 (encode)
         for block in self.blocks:
             rows = block(rows, weight)
         return weighted_mean(rows, weight)  # eq. 8 (Rtask)
 
-    def __call__(self, xy: Float[Array, "n p"], weight: Float[Array, " n"]) -> DiagonalNormal:
+    def __call__(self, xy: Float[Array, "n p"], weight: Weight) -> DiagonalNormal:
         """The distribution of z given a set (eq. 6, zmu)."""
         r = self.embed(xy, weight)
         for layer in self.post:

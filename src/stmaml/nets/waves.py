@@ -12,12 +12,9 @@ FADING = 0.7  # of an octave beside the one before it; level, the finest waves d
 
 
 def waves(x: Float[Array, "n d"], octaves: int) -> Float[Array, "n e"]:
-    """Each row followed by the sines, then the cosines, of pi x, 2 pi x, 4 pi x ... of each of its numbers.
-
-    Networks learn smooth functions of their inputs first; the waves make neighbouring points far apart.
-    """
-    if octaves < 1:
-        raise SettingError(f"waves need at least one octave; got {octaves}.")
+    """Each row followed by the sines, then the cosines, of pi x, 2 pi x, 4 pi x ... of each of its numbers. Networks
+    learn smooth functions of their inputs first; the waves make neighbouring points far apart."""
+    _check(octaves)
     rates = jnp.pi * 2.0 ** jnp.arange(octaves)
     return _beside(x, jnp.broadcast_to(rates, (x.shape[1], octaves)), fading=1.0)
 
@@ -29,18 +26,14 @@ def octaves_for(extent: int) -> int:
 
 class LearntWaves(eqx.Module):
     """Rows followed by sines and cosines of each of their numbers, at rates that start an octave apart and are learnt.
-
-    For numbers of which small differences matter as much as large ones, such as two pressures whose ratio counts.
-    """
+    For numbers of which small differences matter as much as large ones, such as two pressures whose ratio counts."""
 
     log_rates: Float[Array, "d octaves"]
 
     def __init__(self, size: int, octaves: int):
         """Rows of `size` numbers; the rates start at pi, 2 pi, 4 pi ... for each of them."""
-        if octaves < 1:
-            raise SettingError(f"waves need at least one octave; got {octaves}.")
-        rates = math.log(math.pi) + math.log(2) * jnp.arange(octaves)
-        self.log_rates = jnp.tile(rates, (size, 1))
+        _check(octaves)
+        self.log_rates = jnp.tile(math.log(math.pi) + math.log(2) * jnp.arange(octaves), (size, 1))
 
     @property
     def size(self) -> int:
@@ -50,6 +43,11 @@ class LearntWaves(eqx.Module):
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n e"]:
         """Each row, then its sines, then its cosines, fading with each octave."""
         return _beside(x, jnp.exp(self.log_rates), fading=FADING)
+
+
+def _check(octaves: int) -> None:
+    if octaves < 1:
+        raise SettingError(f"waves need at least one octave; got {octaves}.")
 
 
 def _beside(x: Float[Array, "n d"], rates: Float[Array, "d k"], *, fading: float) -> Float[Array, "n e"]:

@@ -5,11 +5,14 @@ from typing import Literal
 
 from jaxtyping import PRNGKeyArray
 
-from stmaml.benchmarks.base import Benchmark, BenchmarkConfig
+from stmaml.benchmarks.base import BenchmarkConfig
+from stmaml.benchmarks.sources import TaskSource, measure_scaling
 from stmaml.errors import SettingError
+from stmaml.likelihoods import check_noise_model
 from stmaml.methods.base import AbstractMetaLearner, MethodConfig
-from stmaml.methods.standardised import Standardised
-from stmaml.tasks import NoiseModel, Scaling
+from stmaml.methods.composed import build
+from stmaml.methods.looks_up import LookUp
+from stmaml.tasks import Scaling, TaskSpec
 from stmaml.training import TrainConfig
 
 InputScale = Literal["moments", "quantiles"]
@@ -21,14 +24,19 @@ class Modelling:
 
     standardise: bool = False
     """Scale inputs and targets to mean 0 and spread 1 over the training tasks (inputs: see `input_scale`)."""
-    noise_model: NoiseModel = "residual"
+    noise_model: str = "residual"
     """The spread of real targets: fitted to residuals beside a squared error (residual), fixed, learned as one number,
-    or predicted for each input."""
+    or predicted for each input, normal (predicted), with heavy tails (student) or of any shape (mixture)."""
     input_scale: InputScale = "moments"
     """How `standardise` scales inputs: to mean 0 and spread 1, or by their ranks among the training inputs, which suits
     heavy tails and gaps coded as numbers."""
+    linear: bool = False
+    """Put a Bayesian linear regression with a learnt prior before the method, which then corrects it: for tasks that
+    mostly differ by a level and a few slopes."""
+    lookup: LookUp = field(default_factory=LookUp)
 
     def __post_init__(self):
+        check_noise_model(self.noise_model)
         if self.input_scale == "quantiles" and not self.standardise:
             raise SettingError("--input-scale quantiles says how inputs are standardised; add --standardise.")
 
@@ -46,33 +54,20 @@ class Experiment:
     training: TrainConfig = field(default_factory=TrainConfig)
 
 
-def measured_scaling(modelling: Modelling, benchmark: Benchmark) -> Scaling:
-    """What standardised inputs and targets are scaled by, measured on the training tasks."""
-    if modelling.input_scale == "moments":
-        return benchmark.scaling
-    shape = benchmark.train.spec.x_shape
-    if len(shape) > 1:
-        raise SettingError(
-            f"--input-scale quantiles is for inputs in columns, not for images of {' x '.join(map(str, shape))}; use "
-            "--input-scale moments."
-        )
-    return benchmark.rank_scaling
+def measured_scaling(modelling: Modelling, source: TaskSource) -> Scaling:
+    """What standardised inputs and targets are scaled by, measured on training tasks."""
+    shape, by_rank = source.spec.x_shape, modelling.input_scale == "quantiles"
+    if by_rank and len(shape) > 1:
+        images = f"images of {' x '.join(map(str, shape))}; use --input-scale moments"
+        raise SettingError(f"--input-scale quantiles is for inputs in columns, not for {images}.")
+    return measure_scaling(source, by_rank=by_rank)
 
 
 def build_learner(
-    method: MethodConfig,
-    benchmark: Benchmark,
-    modelling: Modelling,
-    *,
-    key: PRNGKeyArray,
-    scaling: Scaling | None = None,
+    method: MethodConfig, spec: TaskSpec, modelling: Modelling, *, key: PRNGKeyArray, scaling: Scaling | None = None
 ) -> AbstractMetaLearner:
-    """A freshly initialised learner for the benchmark's tasks; `scaling` is measured on them if not given."""
-    spec = replace(benchmark.train.spec, noise=modelling.noise_model)
-    if modelling.standardise:
-        spec = replace(spec, lattice=None)  # its coordinates are no longer in 0..1
-    learner = method.build(spec, key=key)
-    if not modelling.standardise:
-        return learner
-    scaling = scaling or measured_scaling(modelling, benchmark)
-    return Standardised(learner, scaling, scale_targets=spec.target == "real")
+    """A fresh learner for tasks like `spec`, seen as `modelling` says; `scaling` is for one that standardises."""
+    if modelling.standardise and scaling is None:
+        raise ValueError("a learner that standardises needs a scaling; `measured_scaling` measures one")
+    spec, scaling = replace(spec, noise=modelling.noise_model), scaling if modelling.standardise else None
+    return build(method, spec, lookup=modelling.lookup, linear=modelling.linear, scaling=scaling, key=key)

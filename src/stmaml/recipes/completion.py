@@ -6,12 +6,14 @@ from stmaml.benchmarks import completion
 from stmaml.inner import InnerLoop
 from stmaml.methods import maml, neural_processes, st_maml
 from stmaml.methods.base import MethodConfig
-from stmaml.nets.conv import Conv
+from stmaml.methods.looks_up import LookUp
+from stmaml.methods.st_maml import Adapting, Encoding, Gating
 from stmaml.recipes.base import Experiment, Modelling
 from stmaml.training import TrainConfig
 
 _WIDTHS = (64, 128, 256, 128)
 _ENCODER = (20, 40, 64)
+_TRAINING = TrainConfig(val_samples=8, val_metric="bce")
 
 
 def _completion(
@@ -25,85 +27,58 @@ def _completion(
     query_size: int | None = 200,
     standardise: bool = True,
 ) -> Experiment:
-    """Images of the three sets, 24 of each in a batch, 40 pixels of each seen and 200 of all asked.
-
-    Asking all 784 in training is the same loss on average for three times the work. Coordinates around 0 halve
-    the steps that ST-MAML needs with coordinates from 0 to 1 (docs/completion.md).
-    """
-    return Experiment(
-        benchmark="completion",
-        method=method,
-        preset=preset,
-        benchmark_settings=completion.Config(query_size=query_size),
-        method_settings=learner,
-        modelling=Modelling(standardise=standardise),
-        training=TrainConfig(
-            steps=steps, tasks_per_batch=72, outer_lr=outer_lr, warmup=warmup, val_samples=8, val_metric="bce"
-        ),
-    )
-
-
-def _best(method: str, learner: MethodConfig) -> Experiment:
-    """Waves beside the coordinates, larger networks and batches; training images moved and bent, as KMNIST has few."""
-    return Experiment(
-        benchmark="completion",
-        method=method,
-        preset="best",
-        benchmark_settings=completion.Config(inputs="waves", shift=1, distort=0.1),
-        method_settings=learner,
-        training=TrainConfig(steps=9_000, tasks_per_batch=96, warmup=500, val_samples=8, val_metric="bce"),
-    )
+    """Images of the three sets, 24 of each in a batch, 40 pixels of each seen and 200 of all asked. Asking all 784 in
+    training is the same loss on average for three times the work. Coordinates around 0 halve the steps that ST-MAML
+    needs with coordinates from 0 to 1 (docs/completion.md)."""
+    training = replace(_TRAINING, steps=steps, tasks_per_batch=72, outer_lr=outer_lr, warmup=warmup)
+    tasks, modelling = completion.Config(query_size=query_size), Modelling(standardise=standardise)
+    return Experiment("completion", method, preset, tasks, learner, modelling, training)
 
 
 # Step sizes, KL weight, where sigma starts and the layer before z: searches on validation images (docs/completion.md).
 _STMAML = st_maml.Config(
     hidden=_WIDTHS,
-    encoder=_ENCODER,
-    z_hidden=(128,),
-    z_size=64,
     h_size=64,
-    code_lr=1.0,
-    code_clamp=1.0,
-    std_start=0.101,
     kl_weight=3e-3,
+    encoder=Encoding(_ENCODER, z_hidden=(128,), z_size=64, std_start=0.101),
     # The clamps, seldom reached with 40 pixels, keep adaptation to a few pixels from running away.
+    codes=Adapting(code_lr=1.0, code_clamp=1.0),
     inner=InnerLoop(inner_lr=0.1, inner_steps=3, inner_clamp=1.0),
 )
 _RELEASED = replace(
     _STMAML,
-    gate="set-mlp",
-    gate_hidden=(80,),
-    adapted="codes",
-    code_lr=1.0,
-    code_clamp=None,
-    z_hidden=(),
-    std_start=None,
     kl_weight=0.1,
     kl_mean=True,
     head_bias=False,
+    encoder=Encoding(_ENCODER, z_hidden=(), z_size=64),
+    gate=Gating("set-mlp", (80,)),
+    codes=Adapting("codes", code_lr=1.0, code_clamp=None),
     inner=InnerLoop(inner_lr=5e-3, inner_steps=3),
 )
+# Waves beside the coordinates, pixels that look up those observed as a picture, larger networks and batches. Training
+# images are moved and bent, as KMNIST has few.
+_BEST = Experiment(
+    "completion",
+    "st-maml",
+    "best",
+    completion.Config(inputs="waves", shift=1, distort=0.1),
+    st_maml.Config(
+        hidden=(128, 128),
+        h_size=64,
+        kl_weight=1e-2,
+        encoder=Encoding((256, 256), z_hidden=(), z_size=64),
+        inner=InnerLoop(inner_lr=0.1, inner_steps=3),
+    ),
+    Modelling(lookup=LookUp("lattice", 64, lookup_precision="bfloat16")),
+    replace(_TRAINING, steps=9_000, tasks_per_batch=96, warmup=500),
+)
+_MAML = maml.Config(hidden=_WIDTHS, inner=InnerLoop(inner_lr=0.1, inner_steps=3))
 RECIPES = (
     _completion("st-maml", _STMAML, steps=60_000, outer_lr=4e-3),
-    _completion(
-        "maml", maml.Config(hidden=_WIDTHS, inner=InnerLoop(inner_lr=0.1, inner_steps=3)), steps=30_000, warmup=500
-    ),
+    _completion("maml", _MAML, steps=30_000, warmup=500),
     _completion("cnp", neural_processes.CNPConfig(), outer_lr=3e-3),
     _completion("np", neural_processes.NPConfig(kl_weight=1e-3), outer_lr=3e-3),
     _completion("anp", neural_processes.ANPConfig(kl_weight=1e-2)),
     _completion("st-maml", _RELEASED, preset="released", warmup=0, query_size=None, standardise=False),
-    _best(
-        "st-maml",
-        st_maml.Config(
-            hidden=(128, 128),
-            encoder=(256, 256),
-            lattice_channels=64,
-            z_hidden=(),
-            z_size=64,
-            h_size=64,
-            kl_weight=1e-2,
-            inner=InnerLoop(inner_lr=0.1, inner_steps=3),
-            conv=Conv(precision="bfloat16"),
-        ),
-    ),
+    _BEST,
 )

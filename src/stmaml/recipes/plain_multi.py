@@ -18,64 +18,34 @@ def _plain_multi(
     method: str, learner: MethodConfig, *, preset: str = "paper", tasks: plain_multi.Config | None = None
 ) -> Experiment:
     """5-way 5-shot. As many training tasks as HSML's 50,000 batches of 4, in batches of 8, which a GPU prefers."""
-    return Experiment(
-        benchmark="plain-multi",
-        method=method,
-        preset=preset,
-        benchmark_settings=tasks or plain_multi.Config(),
-        method_settings=learner,
-        training=TrainConfig(
-            steps=25_000,
-            tasks_per_batch=8,
-            outer_lr=1e-3,
-            val_every=500,
-            val_tasks=400,
-            val_metric="accuracy",
-            checkpoint_every=500,
-            steps_per_call=50,
-        ),
-    )
+    judged = TrainConfig(val_every=500, val_tasks=400, val_metric="accuracy")
+    training = replace(judged, steps=25_000, tasks_per_batch=8, steps_per_call=50, checkpoint_every=500)
+    return Experiment("plain-multi", method, preset, tasks or plain_multi.Config(), learner, training=training)
 
 
 # Sizes of HSML and ARML are those of their authors' scripts for this benchmark; of the task encoder the paper gives two
 # blocks of 6 channels and a two-layer network, and no width. Its KL weight was chosen on validation tasks
 # (docs/plain-multi.md).
-STMAML = st_maml.Config(
-    conv=CONV,
-    encoder=(128, 128),
-    z_hidden=(),
-    z_size=128,
-    h_size=32,
-    kl_weight=1.0,
-    kl_mean=True,
-    inner=INNER,
-)
+ENCODING = st_maml.Encoding((128, 128), z_hidden=(), z_size=128)
+STMAML = st_maml.Config(conv=CONV, h_size=32, kl_weight=1.0, kl_mean=True, encoder=ENCODING, inner=INNER)
+HSML = hsml.Config(conv=CONV, sample_size=64, code_size=128, embedding="rnn", sigma=10.0, inner=INNER)
+ARML = arml.Config(conv=CONV, sample_size=128, code_size=128, embedding="rnn", num_vertices=4, sigma=8.0, inner=INNER)
+# Where the kernel keeps five particles apart, each moves by a fifth of the step: so it moves by 0.01 too.
+BMAML = bmaml.Config(conv=CONV, num_particles=5, meta_loss="query", inner=replace(INNER, inner_lr=5e-2))
+PROTOTYPES = replace(STMAML, encoder=replace(ENCODING, reads="prototypes"), proto_head=True, kl_weight=0.01)
 RECIPES = (
     _plain_multi("st-maml", STMAML),
     _plain_multi("maml", maml.Config(conv=CONV, inner=INNER)),
     _plain_multi("meta-sgd", meta_sgd.Config(conv=CONV, inner=INNER)),
-    # Where the kernel keeps five particles apart, each moves by a fifth of the step: so it moves by 0.01 too.
-    _plain_multi(
-        "bmaml", bmaml.Config(conv=CONV, num_particles=5, meta_loss="query", inner=replace(INNER, inner_lr=5e-2))
-    ),
+    _plain_multi("bmaml", BMAML),
     # About one over the number of queries, as in the ELBO. With far less, q is free to read the query's labels from its
     # gradient, which p never sees: the fit in training is then better than any in a test.
     _plain_multi("platipus", platipus.Config(conv=CONV, kl_weight=0.01, inner=INNER)),
     _plain_multi("mmaml", mmaml.Config(conv=CONV, encoder=(64,), inner=INNER)),
-    _plain_multi(
-        "hsml", hsml.Config(conv=CONV, sample_size=64, code_size=128, embedding="rnn", sigma=10.0, inner=INNER)
-    ),
-    _plain_multi(
-        "arml",
-        arml.Config(conv=CONV, sample_size=128, code_size=128, embedding="rnn", num_vertices=4, sigma=8.0, inner=INNER),
-    ),
+    _plain_multi("hsml", HSML),
+    _plain_multi("arml", ARML),
     _plain_multi("cnp", neural_processes.CNPConfig(conv=CONV, pooled="class")),
     _plain_multi("protonet", protonet.Config(conv=CONV)),
     # The last layer starts from class means, which also tell z what the task is.
-    _plain_multi(
-        "st-maml",
-        replace(STMAML, reads="prototypes", proto_head=True, kl_weight=0.01),
-        preset="best",
-        tasks=plain_multi.Config(mirror=True),
-    ),
+    _plain_multi("st-maml", PROTOTYPES, preset="best", tasks=plain_multi.Config(mirror=True)),
 )

@@ -6,32 +6,25 @@ from stmaml.benchmarks import regression2d
 from stmaml.inner import InnerLoop
 from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, st_maml
 from stmaml.methods.base import MethodConfig
+from stmaml.methods.st_maml import Adapting, Encoding, Gating
 from stmaml.recipes.base import Experiment, Modelling
 from stmaml.training import TrainConfig
 
 
 def _regression2d(method: str, learner: MethodConfig, *, outer_lr: float = 3e-3, query_size: int = 40) -> Experiment:
-    """2D regression as in the paper's text.
-
-    Inner and outer step sizes, inner steps and KL weights come from one grid on validation tasks of both input ranges,
-    the same for all methods (studies/search.py, docs/results.md). Methods with a posterior that reads the query do
-    better with the authors' 10 training queries than with the text's 40: it then stays closer to the prior.
-    """
-    return Experiment(
-        benchmark="regression2d",
-        method=method,
-        preset="paper",
-        benchmark_settings=regression2d.Config(query_size=query_size),
-        method_settings=learner,
-        training=TrainConfig(steps=40_000, outer_lr=outer_lr),
-    )
+    """2D regression as in the paper's text. Inner and outer step sizes, inner steps and KL weights come from one grid
+    on validation tasks of both input ranges, the same for all methods (studies/search.py, docs/results.md). Methods
+    with a posterior that reads the query do better with the authors' 10 training queries than with the text's 40: it
+    then stays closer to the prior."""
+    tasks, training = regression2d.Config(query_size=query_size), TrainConfig(steps=40_000, outer_lr=outer_lr)
+    return Experiment("regression2d", method, "paper", tasks, learner, training=training)
 
 
 def _inner(inner_lr: float, inner_steps: int = 10) -> InnerLoop:
     return InnerLoop(inner_lr=inner_lr, inner_steps=inner_steps)
 
 
-_STMAML = st_maml.Config(z_hidden=(80, 80), kl_weight=0.003, inner=_inner(3e-3))
+_STMAML = st_maml.Config(kl_weight=0.003, encoder=Encoding(z_hidden=(80, 80)), inner=_inner(3e-3))
 _PAPER = [
     _regression2d("st-maml", _STMAML, query_size=10),
     _regression2d("maml", maml.Config(inner=_inner(3e-3))),
@@ -46,25 +39,18 @@ _PAPER = [
     _regression2d("anp", neural_processes.ANPConfig(kl_weight=0.1), outer_lr=1e-3),
 ]
 _RELEASED = Experiment(
-    benchmark="regression2d",
-    method="st-maml",
-    preset="released",
-    benchmark_settings=regression2d.Config(input_range=(-5.0, 5.0), query_size=10, balanced=True),
-    method_settings=st_maml.Config(
+    "regression2d",
+    "st-maml",
+    "released",
+    regression2d.Config(input_range=(-5.0, 5.0), query_size=10, balanced=True),
+    st_maml.Config(
         hidden=(20, 40),
-        encoder=(20, 20, 20),
-        z_hidden=(),
-        z_size=20,
-        h_size=20,
         h_layer=1,
-        gate="set-mlp",
-        gate_hidden=(80, 80),
-        adapted="mean",
-        redraw=True,
-        code_lr=0.1,
-        code_clamp=None,
         kl_weight=2.0,
         kl_mean=True,
+        encoder=Encoding((20, 20, 20), z_hidden=(), z_size=20),
+        gate=Gating("set-mlp", (80, 80)),
+        codes=Adapting("redrawn-mean", code_lr=0.1, code_clamp=None),
         inner=InnerLoop(inner_lr=1e-3, inner_steps=3),
     ),
     training=TrainConfig(tasks_per_batch=36, schedule="constant"),
@@ -76,18 +62,15 @@ _DEMO = replace(
     training=TrainConfig(steps=20_000, outer_lr=3e-3),
 )
 _BEST = Experiment(
-    benchmark="regression2d",
-    method="st-maml",
-    preset="best",
-    benchmark_settings=regression2d.Config(min_shots=1),
-    method_settings=st_maml.Config(
+    "regression2d",
+    "st-maml",
+    "best",
+    regression2d.Config(min_shots=1),
+    st_maml.Config(
         hidden=(128, 128),
-        encoder=(128, 128),
-        attention=2,
-        z_hidden=(256, 256),
-        z_size=64,
         h_size=64,
         prior_draws=4,
+        encoder=Encoding((128, 128), attention=2, z_hidden=(256, 256), z_size=64),
         inner=_inner(1e-3, 5),
     ),
     modelling=Modelling(standardise=True, noise_model="predicted"),

@@ -1,7 +1,9 @@
 """Figures of saved runs, as PNG, and the look all figures share. No model is run."""
 
 import io
+import itertools
 import textwrap
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
@@ -9,8 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stmaml.benchmarks.regression2d import FAMILIES, SHOWCASE_CONDITIONS
-from stmaml.reports.variants import Section, Variant
+from stmaml.metric_table import METRICS
+from stmaml.reports.sections import Section
+from stmaml.reports.variants import Variant
+from stmaml.runs import Run, Trace
 
 Arrays = dict[str, np.ndarray]
 
@@ -21,58 +25,71 @@ SOLUTIONS = ("#D55E00", "#E69F00", "#009E73", "#CC79A7", "#8C510A")
 """For sampled curves: the blue is kept for the truth."""
 DASHES = ("-", "--", ":")
 MARKERS = ("o", "s", "^")
-AMBIGUOUS_FAMILIES = ("sinusoid", "cubic")
-STYLE: Any = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E6E6E6",
-    "grid.linewidth": 0.8,
-    "xtick.color": "#444444",
-    "ytick.color": "#444444",
-    "legend.frameon": False,
-    "figure.dpi": 150,
-}
+MAX_COLUMNS = 3
+FREE_LINES, LINE_INCHES = 4, 0.17  # lines of a legend that a figure has room for, and the height of each beyond
+COVERAGE = METRICS["coverage90"]
+STYLE: Any = {"font.size": 10, "legend.frameon": False, "xtick.color": "#444444", "ytick.color": "#444444"}
+STYLE |= {"axes.titlesize": 11, "axes.edgecolor": GREY, "axes.spines.top": False, "axes.spines.right": False}
+STYLE |= {"axes.grid": True, "axes.axisbelow": True, "grid.color": "#E6E6E6", "grid.linewidth": 0.8}
 
 
-def curves_figure(curves: dict[str, Arrays], title: str) -> bytes | None:
-    """One task of each family with 10 shots: what was seen, what is true, what is believed."""
-    shots, noise = SHOWCASE_CONDITIONS[0]
-    names = [f"{family.name}-shots{shots}-noise{noise:g}" for family in FAMILIES]
-    if not all(name in curves for name in names):
+@matplotlib.rc_context(STYLE)
+def in_style(draw: Callable[..., bytes | None], *data: object) -> bytes | None:
+    """What `draw` makes of the data, with the look that all figures share."""
+    return draw(*data)
+
+
+def look(index: int) -> dict[str, Any]:
+    """Colour and dashes that tell the line of this number from others."""
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
+
+
+def bare(ax: Axes) -> None:
+    """Takes ticks and frame off, for pictures and words."""
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
+
+
+def curves_figure(traces: Sequence[Trace], title: str) -> bytes | None:
+    """One task of each family under the same conditions: what was seen, what is true, what is believed."""
+    traces = [trace for trace in traces if "low" in trace.arrays]
+    if not traces:
         return None
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.5, 5.9), layout="constrained")
-        axes = figure.subplots(2, 3, sharex=True)
-        for ax, family, name in zip(axes.flat, FAMILIES, names, strict=True):
-            _draw_task(ax, curves[name])
-            ax.set_title(family.name)
-        _finish_tasks(figure, axes, f"{title}: {shots} shots, noise {noise:g}")
-        return png(figure)
+    columns = min(MAX_COLUMNS, len(traces))
+    rows = -(-len(traces) // columns)
+    figure = Figure(figsize=(9.5, 2.6 * rows + 0.7), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
+    for ax, trace in zip(axes.flat, traces, strict=False):
+        _draw_task(ax, trace.arrays)
+        ax.set_title(trace.about["family"])
+    for ax in list(axes.flat)[len(traces) :]:
+        ax.set_visible(False)
+    _finish_tasks(figure, axes, ": ".join(filter(None, (title, _conditions(traces[0])))), ["y"] * rows)
+    return png(figure)
 
 
-def ambiguity_figure(curves: dict[str, Arrays], title: str) -> bytes | None:
+def ambiguity_figure(traces: Sequence[Trace], title: str) -> bytes | None:
     """The same functions seen through fewer or noisier examples: beliefs should widen."""
-    conditions = SHOWCASE_CONDITIONS[1:]
-    names = [[f"{f}-shots{shots}-noise{noise:g}" for shots, noise in conditions] for f in AMBIGUOUS_FAMILIES]
-    if not all(name in curves for row in names for name in row):
+    grid = {(trace.about["family"], _conditions(trace)): trace for trace in traces}
+    families = list(dict.fromkeys(trace.about["family"] for trace in traces))
+    by_shots = sorted(traces, key=lambda trace: (trace.about["shots"], -trace.about["noise"]))
+    conditions = list(dict.fromkeys(_conditions(trace) for trace in by_shots))
+    if not traces or len(grid) != len(families) * len(conditions):
         return None
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 5.6), layout="constrained")
-        axes = figure.subplots(2, len(conditions), sharex=True, sharey="row")
-        for ax, name in zip(axes.flat, [name for row in names for name in row], strict=True):
-            _draw_task(ax, curves[name])
-        for ax, (shots, noise) in zip(axes[0], conditions, strict=True):
-            ax.set_title(f"{shots} shots, noise {noise:g}")
-        _finish_tasks(figure, axes, title)
-        for ax, family in zip(axes[:, 0], AMBIGUOUS_FAMILIES, strict=True):
-            ax.set_ylabel(f"{family}: y")
-        figure.align_ylabels()
-        return png(figure)
+    figure = Figure(figsize=(11, 2.45 * len(families) + 0.7), layout="constrained")
+    axes = figure.subplots(len(families), len(conditions), sharex=True, sharey="row", squeeze=False)
+    for ax, place in zip(axes.flat, itertools.product(families, conditions), strict=True):
+        _draw_task(ax, grid[place].arrays)
+    for ax, said in zip(axes[0], conditions, strict=True):
+        ax.set_title(said)
+    _finish_tasks(figure, axes, title, [f"{family}: y" for family in families])
+    figure.align_ylabels()
+    return png(figure)
+
+
+def _conditions(trace: Trace) -> str:
+    """What is said of a trace beside its figure and family: `shots 10, noise 0.3`."""
+    return ", ".join(f"{name} {value}" for name, value in trace.about.items() if name not in ("figure", "family"))
 
 
 def _draw_task(ax: Axes, arrays: Arrays) -> None:
@@ -88,11 +105,11 @@ def _draw_task(ax: Axes, arrays: Arrays) -> None:
     ax.plot(*support, "*", color="black", markersize=9, markeredgecolor="white", markeredgewidth=0.6, label="support")
 
 
-def _finish_tasks(figure: Figure, axes: np.ndarray, title: str) -> None:
+def _finish_tasks(figure: Figure, axes: np.ndarray, title: str, outputs: list[str]) -> None:
     for ax in axes[-1]:
         ax.set_xlabel("$x_1$")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("y")
+    for ax, output in zip(axes[:, 0], outputs, strict=True):
+        ax.set_ylabel(output)
     handles, labels = axes.flat[0].get_legend_handles_labels()
     order = (2, 3, 1, 0)  # what is known first, then what is believed
     figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="outside lower center", ncols=len(order))
@@ -106,50 +123,41 @@ def training_figure(variants: list[Variant]) -> bytes | None:
         return None
     metric = variants[0].config["training"].get("val_metric", "mse")
     losses = [[_series(run.log(), "loss") for run in variant.runs] for variant in variants]
-    scores = [[_series(run.log(), "validation", metric) for run in variant.runs] for variant in variants]
-    if not any(len(steps) for seeds in losses for steps, _ in seeds):
+    scores = [[_series(_validations(run), metric) for run in variant.runs] for variant in variants]
+    if not any(len(seed) for seeds in losses for seed in seeds):
         return None
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.5, 3.9), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        for i, variant in enumerate(variants):
-            _draw_series(left, losses[i], i, textwrap.fill(variant.label, 60), smooth=True)
-            _draw_series(right, scores[i], i, None, smooth=False)
-        for ax, title in ((left, "training loss (each method's own)"), (right, f"validation {metric}")):
-            ax.set(title=title, xlabel="meta-steps")
-            _log_scale_if_wide(ax)
-        legend_below(figure)
-        return png(figure)
+    figure = Figure(figsize=(9.5, 3.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for i, variant in enumerate(variants):
+        _draw_series(left, losses[i], look(i), textwrap.fill(variant.label, 60), smooth=True)
+        _draw_series(right, scores[i], look(i), None, smooth=False)
+    for ax, title in ((left, "training loss (each method's own)"), (right, f"validation {metric}")):
+        ax.set(title=title, xlabel="meta-steps")
+        _log_scale_if_wide(ax)
+    legend_below(figure)
+    return png(figure)
 
 
-def _series(log: list[dict[str, Any]], *path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values of the log's entries that have this value."""
-    steps, values = [], []
-    for entry in log:
-        value: Any = entry
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        if isinstance(value, int | float):
-            steps.append(entry.get("step", 0))
-            values.append(value)
-    return np.array(steps), np.array(values, dtype=float)
+def _validations(run: Run) -> list[dict[str, Any]]:
+    return [{"step": entry.get("step", 0), **entry["validation"]} for entry in run.log() if "validation" in entry]
 
 
-def _draw_series(
-    ax: Axes, seeds: list[tuple[np.ndarray, np.ndarray]], index: int, label: str | None, *, smooth: bool
-) -> None:
-    colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
-    length = min(len(steps) for steps, _ in seeds)
+def _series(entries: list[dict[str, Any]], name: str) -> np.ndarray:
+    """A row of step and value for each entry that has this value."""
+    found = [(entry.get("step", 0), entry[name]) for entry in entries if isinstance(entry.get(name), int | float)]
+    return np.array(found, dtype=float).reshape(-1, 2)
+
+
+def _draw_series(ax: Axes, seeds: list[np.ndarray], style: dict[str, Any], label: str | None, *, smooth: bool) -> None:
+    length = min(len(seed) for seed in seeds)
     if not length:
         return
-    steps, values = seeds[0][0][:length], np.stack([values[:length] for _, values in seeds])
+    steps, values = seeds[0][:length, 0], np.stack([seed[:length, 1] for seed in seeds])
     window = max(1, length // 40) if smooth else 1
-    if window > 1 or len(seeds) > 1:
-        for one in values:
-            ax.plot(steps, one, color=colour, alpha=0.25, linewidth=0.8)
-    marker = "o" if length < 20 else None
-    mean = _running_mean(values.mean(0), window)
-    ax.plot(steps, mean, dash, color=colour, linewidth=1.8, marker=marker, markersize=4, label=label)
+    for one in values if window > 1 or len(seeds) > 1 else ():
+        ax.plot(steps, one, color=style["color"], alpha=0.25, linewidth=0.8)
+    marker, mean = "o" if length < 20 else None, _running_mean(values.mean(0), window)
+    ax.plot(steps, mean, linewidth=1.8, marker=marker, markersize=4, label=label, **style)
 
 
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
@@ -172,30 +180,30 @@ def log_scale(ax: Axes, *, labelled: str = "125") -> None:
 
     ax.set_yscale("log")
     ax.grid(True, which="minor", alpha=0.5)
-    for axis_labels in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
-        axis_labels(plain)
+    ax.yaxis.set_major_formatter(plain)
+    ax.yaxis.set_minor_formatter(plain)
 
 
 def coverage_figure(section: Section) -> bytes | None:
     """How often the 90 % interval held the target, for each family: it should be 90 % of the time."""
-    rows = [row for row in section.rows if all("coverage90" in scores for scores in row.families.values())]
-    families = section.families
-    if not rows or not families:
+    found = {row.label: row.families or {"all": row.metrics} for row in section.rows}
+    found = {label: each for label, each in found.items() if all(COVERAGE.name in scores for scores in each.values())}
+    families = list(dict.fromkeys(family for each in found.values() for family in each))
+    if not found:
         return None
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.5, 3.6), layout="constrained")
-        ax = figure.subplots()
-        ax.axhline(0.9, color="black", linewidth=1.2, linestyle="--", label="as claimed (0.9)")
-        for i, row in enumerate(rows):
-            scores = [row.families.get(family, {}).get("coverage90", {}) for family in families]
-            shift = (i - (len(rows) - 1) / 2) * min(0.14, 0.7 / len(rows))
-            _draw_dots(ax, np.arange(len(families)) + shift, scores, i, row.variant.label)
-        ax.set_xticks(range(len(families)), families)
-        ax.set_ylabel("coverage of the 90 % interval")
-        ax.grid(False, axis="x")
-        ax.set_title(section.title)
-        legend_below(figure)
-        return png(figure)
+    figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+    ax = figure.subplots()
+    claimed = f"as claimed ({COVERAGE.nominal:g})"
+    ax.axhline(COVERAGE.nominal, color="black", linewidth=1.2, linestyle="--", label=claimed)
+    for i, (label, each) in enumerate(found.items()):
+        scores = [each.get(family, {}).get(COVERAGE.name, {}) for family in families]
+        shift = (i - (len(found) - 1) / 2) * min(0.14, 0.7 / len(found))
+        _draw_dots(ax, np.arange(len(families)) + shift, scores, i, textwrap.fill(label, 60))
+    ax.set_xticks(range(len(families)), families)
+    ax.set(ylabel=COVERAGE.words, title=textwrap.fill(section.title, 100))
+    ax.grid(False, axis="x")
+    legend_below(figure)
+    return png(figure)
 
 
 def _draw_dots(ax: Axes, x: np.ndarray, scores: list[dict[str, float]], index: int, label: str) -> None:
@@ -204,22 +212,22 @@ def _draw_dots(ax: Axes, x: np.ndarray, scores: list[dict[str, float]], index: i
     colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
     # A share lies between 0 and 1, so its interval is cut there.
     reach = np.minimum(halves, np.stack([means, 1 - means]).clip(min=0))
-    ax.errorbar(
-        x, means, yerr=reach, fmt=marker, color=colour, markersize=6, elinewidth=1.5, label=textwrap.fill(label, 60)
-    )
+    ax.errorbar(x, means, yerr=reach, fmt=marker, color=colour, markersize=6, elinewidth=1.5, label=label)
 
 
 def legend_below(figure: Figure) -> None:
-    """Puts what the axes' labels say under the figure, in as many columns as fit."""
+    """Puts what the axes' labels say under the figure, in as many columns as fit; the figure grows with many lines."""
     labels = [label for ax in figure.axes for label in ax.get_legend_handles_labels()[1]]
-    figure.legend(
-        loc="outside lower center",
-        ncols=max(1, min(len(labels), 124 // (max(len(line) for label in labels for line in label.splitlines()) + 8))),
-    )
+    longest = max(len(line) for label in labels for line in label.splitlines())
+    columns = max(1, min(len(labels), 124 // (longest + 8)))
+    lines = -(-len(labels) // columns) * max(1 + label.count("\n") for label in labels)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + LINE_INCHES * max(0, lines - FREE_LINES))
+    figure.legend(loc="outside lower center", ncols=columns)
 
 
 def png(figure: Figure) -> bytes:
     """The figure as the content of a file."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
+    figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()

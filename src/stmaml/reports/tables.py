@@ -1,82 +1,72 @@
 """Tables of saved scores, as Markdown."""
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stmaml.errors import SettingError
+from stmaml.benchmarks.floors import BAYES_LIMIT
+from stmaml.metric_table import metric
 from stmaml.metrics import Summary, paired_difference
-from stmaml.recipes import BEYOND, PUBLISHED, PUBLISHED_ABLATIONS, PUBLISHED_FAMILIES, recipe
-from stmaml.reports import rules
-from stmaml.reports.variants import (
-    BAYES_LIMIT,
-    Row,
-    Section,
-    Variant,
-    as_json,
-    changes,
-    count_parameters,
-    flatten,
-    is_baseline,
-)
+from stmaml.reports.published import Printed, other_families_note, paper_note, published, published_families
+from stmaml.reports.sections import Row, Section
+from stmaml.reports.variants import Variant, count_parameters, is_baseline, settings_of
 from stmaml.runs import Run
-
-HIGHER_IS_BETTER = {"accuracy", "accuracy_all", "coverage"}
-WITHOUT_BEST = ("width", "diversity")
-"""Metrics that are neither good nor bad by themselves."""
 
 
 def section_markdown(section: Section) -> str:
-    """The tables of one set of test conditions."""
-    parts = [f"## {section.title}", score_table(section), _interval_note(section)]
-    if "coverage" in section.metrics:
-        parts.append(rules.NOTE)
+    """The tables of one set of test tasks."""
+    parts = [f"## {section.title}", section.apart, score_table(section), _interval_note(section)]
+    parts += [metric(name).note for name in section.metrics]
+    parts += dict.fromkeys(each.summary.get("note") or "" for row in section.rows for each in row.evaluations)
     if len(section.families) > 1:
         parts += [f"{section.metrics[0]} by family:", family_table(section)]
-    if (other := _other_families_note(section)) is not None:
-        parts.append(other)
+    parts.append(other_families_note(section) or "")
     if (pairs := paired_table(section)) is not None:
-        parts += [_pair_note(section), pairs]
-    return "\n\n".join(parts)
+        difference = f"Difference to {section.rows[0].label} on the same tasks, scores averaged over seeds"
+        interval = f"± half-width of the 95 % interval of the difference over {section.units}"
+        parts += [f"{difference}, {interval} (negative: lower than there):", pairs]
+    return "\n\n".join(part for part in parts if part)
 
 
 def score_table(section: Section) -> str:
     """A row for each variant, a column for each metric and for each figure the paper printed, and what it cost."""
-    printed = [_published(row) for row in section.rows]
-    rows = [_score_cells(row, section.metrics, paper) for row, paper in zip(section.rows, printed, strict=True)]
+    rows = [_score_cells(row, section.metrics) for row in section.rows]
+    for name in section.metrics:
+        _embolden(rows, name, [row.metrics.get(name) for row in section.rows], by=name)
     if section.floor is not None:
         rows.append({"method": section.floor["name"], **_cells(section.floor["metrics"], section.metrics)})
-    for metric in section.metrics:
-        _embolden(rows, metric, [row.metrics.get(metric) for row in section.rows])
-    columns = ["method", *_norm_column(rows), "seeds", "tasks"]
-    for metric in section.metrics:
-        columns += [metric] + [_paper_column(metric)] * any(metric in paper for paper in printed)
-    columns += [column for column in ("parameters", "training") if any(column in row for row in rows)]
-    return markdown_table(columns, rows)
+    scores, costs = _with_paper(rows, section.metrics), _used(rows, "parameters", "training")
+    return markdown_table(["method", *_used(rows, "norm"), "seeds", "tasks", *scores, *costs], rows)
 
 
-def _score_cells(row: Row, metrics: list[str], paper: dict[str, tuple[float, float | None]]) -> dict[str, str]:
-    cells = {"method": row.variant.label, "seeds": str(len(row.evaluations)), "tasks": _tasks(row)}
-    return cells | _norm_cells(row) | _paper_cells(paper) | _cells(row.metrics, metrics) | _cost_cells(row)
+def _score_cells(row: Row, metrics: list[str]) -> dict[str, str]:
+    tasks = f"{row.evaluations[0].summary['tasks']:,}"
+    cells = {"method": row.label, "seeds": str(len(row.evaluations)), "tasks": tasks}
+    return cells | _norm_cells(row) | _paper_cells(published(row)) | _cells(row.metrics, metrics) | _cost_cells(row)
 
 
-def _paper_cells(paper: Mapping[str, tuple[float, float | None]]) -> dict[str, str]:
-    return {_paper_column(m): f"{mean:g} ± {half:g}" if half else f"{mean:g}" for m, (mean, half) in paper.items()}
+def _used(rows: list[dict[str, str]], *columns: str) -> list[str]:
+    return [column for column in columns if any(column in row for row in rows)]
+
+
+def _with_paper(rows: list[dict[str, str]], names: list[str]) -> list[str]:
+    """The columns of these names, each beside that of the paper's figures, if it has any."""
+    return [column for name in names for column in (name, *_used(rows, f"{name} (paper)"))]
+
+
+def _paper_cells(paper: Printed) -> dict[str, str]:
+    return {f"{m} (paper)": f"{mean:g} ± {half:g}" if half else f"{mean:g}" for m, (mean, half) in paper.items()}
 
 
 def _norm_cells(row: Row) -> dict[str, str]:
     """How a method normalises images, on which a score depends: statistics of all test images together flatter it."""
-    conv = row.variant.config["method"]["settings"].get("conv")
-    pictures = "image_size" in row.variant.config["benchmark"]["settings"]
-    return {"norm": conv["norm"]} if pictures and conv else {}
-
-
-def _norm_column(rows: list[dict[str, str]]) -> list[str]:
-    return ["norm"] * any("norm" in row for row in rows)
+    norm = row.evaluations[0].summary.get("norm")
+    return {"norm": norm} if norm else {}
 
 
 def _cost_cells(row: Row) -> dict[str, str]:
     """What was trained, and for how long on average over seeds; nothing for a baseline."""
+    if row.beside:
+        return {}
     size = next((count for e in row.evaluations if (count := count_parameters(e.run)) is not None), None)
     seconds = [training_seconds(log) for evaluation in row.evaluations if (log := evaluation.run.log())]
     cells = {} if size is None else {"parameters": f"{size:,}"}
@@ -85,53 +75,30 @@ def _cost_cells(row: Row) -> dict[str, str]:
 
 def family_table(section: Section) -> str:
     """The first metric for each family, beside the paper's figures for families of the same name."""
-    metric = section.metrics[0]
-    found = [{family: s[metric] for family, s in row.families.items() if metric in s} for row in section.rows]
-    printed = [_published_families(row) for row in section.rows]
-    rows = [
-        {"method": row.variant.label, **_norm_cells(row), **_cells(values, section.families), **_paper_cells(paper)}
-        for row, values, paper in zip(section.rows, found, printed, strict=True)
-    ]
-    if section.floor is not None:
-        limits = {f: s[metric] for f, s in section.floor.get("families", {}).items() if metric in s}
-        rows.append({"method": section.floor["name"], **_cells(limits, section.families)})
-    columns = ["method", *_norm_column(rows)]
+    first = section.metrics[0]
+    found = [{family: s[first] for family, s in row.families.items() if first in s} for row in section.rows]
+    rows = [{"method": row.label} | _norm_cells(row) | _paper_cells(published_families(row)) for row in section.rows]
+    rows = [row | _cells(values, section.families) for row, values in zip(rows, found, strict=True)]
     for family in section.families:
-        _embolden(rows, family, [values.get(family) for values in found], metric=metric)
-        columns += [family] + [_paper_column(family)] * any(family in paper for paper in printed)
-    return markdown_table(columns, rows)
-
-
-def _other_families_note(section: Section) -> str | None:
-    """Says which families of the paper are not here, and that those here in their place are no substitute."""
-    known = list(
-        dict.fromkeys(f for (b, *_), each in PUBLISHED_FAMILIES.items() if b == section.benchmark for f in each)
-    )
-    missing = [family for family in known if family not in section.families]
-    others = [family for family in section.families if family not in known]
-    if not missing or not others:
-        return None
-    return (
-        f"The paper has figures for {', '.join(known)}. Not among these data sets: {', '.join(missing)}. Not in the "
-        f"paper: {', '.join(others)}. Figures of the one say nothing about the other."
-    )
+        _embolden(rows, family, [values.get(family) for values in found], by=first)
+    if section.floor is not None:
+        limits = {f: s[first] for f, s in section.floor.get("families", {}).items() if first in s}
+        rows.append({"method": section.floor["name"], **_cells(limits, section.families)})
+    return markdown_table(["method", *_used(rows, "norm"), *_with_paper(rows, section.families)], rows)
 
 
 def paired_table(section: Section) -> str | None:
-    """How far each variant is from the first on the very same tasks; None if no two were scored on the same."""
-    first, *others = section.rows
-    others = [row for row in others if row.digest is not None and row.digest == first.digest]
-    if not others:
-        return None
+    """How far each row is from the first on the very same tasks; None if there is no second, or no task was kept."""
     metrics = [section.metrics[0], *(m for m in ("nll", "bce") if m in section.metrics[1:])]
-    base = first.per_task()
-    rows = [{"method": row.variant.label, **_differences(row.per_task(), base, metrics)} for row in others]
-    return markdown_table(["method", *metrics], rows)
+    base, *others = [row.per_task() for row in section.rows]
+    found = [_differences(scores, base, metrics) for scores in others]
+    rows = [{"method": row.label, **cells} for row, cells in zip(section.rows[1:], found, strict=True) if cells]
+    return markdown_table(["method", *metrics], rows) if rows else None
 
 
 def _differences(scores: Mapping[str, Any], base: Mapping[str, Any], metrics: list[str]) -> dict[str, str]:
-    shared = [metric for metric in metrics if metric in scores and metric in base]
-    return {metric: number(paired_difference(scores[metric], base[metric]), sign="+") for metric in shared}
+    shared = [name for name in metrics if name in scores and name in base]
+    return {name: number(paired_difference(scores[name], base[name]), sign="+") for name in shared}
 
 
 def runs_markdown(variants: Iterable[Variant]) -> str:
@@ -141,24 +108,22 @@ def runs_markdown(variants: Iterable[Variant]) -> str:
         parts.append(f"**{variant.label}**")
         by_command: dict[str, list[Run]] = {}
         for run in variant.runs:
-            by_command.setdefault(run.config().get("command", ""), []).append(run)
+            by_command.setdefault(settings_of(run).get("command", ""), []).append(run)
         parts += [f"```\n{command}\n```\n\n{_made(runs)}" for command, runs in by_command.items()]
     return "\n\n".join(parts)
 
 
 def _made(runs: list[Run]) -> str:
-    config, log = runs[0].config(), runs[0].log()
+    config, log = settings_of(runs[0]), runs[0].log()
     versions = ", ".join(f"{name} {version}" for name, version in config.get("versions", {}).items())
     if is_baseline(config):
         return f"Fitted by scikit-learn on the training rows. Made with {versions}."
-    seeds = ", ".join(str(run.config()["seed"]) for run in runs)
+    seeds = ", ".join(str(settings_of(run)["seed"]) for run in runs)
     steps = max((entry.get("step", 0) for entry in log), default=0)
-    words = [
-        f"Seed{'s' * (len(runs) > 1)} {seeds}: {steps:,} of {config['training'].get('steps', 0):,} steps",
-        f"in {duration(training_seconds(log))} on {config.get('device', 'an unknown device')}",
-    ]
+    made = f"Seed{'s' * (len(runs) > 1)} {seeds}: {steps:,} of {config['training'].get('steps', 0):,} steps"
+    took = f"in {duration(training_seconds(log))} on {config.get('device', 'an unknown device')}"
     size = f"; weights {runs[0].learner_path.stat().st_size / 1000:.0f} kB" if runs[0].learner_path.exists() else ""
-    return " ".join(words) + f"{size}. Made with {versions}."
+    return f"{made} {took}{size}. Made with {versions}."
 
 
 def training_seconds(log: list[dict[str, Any]]) -> float:
@@ -203,107 +168,33 @@ def _cells(summaries: Mapping[str, Summary], names: list[str]) -> dict[str, str]
     return {name: number(summaries[name]) for name in names if name in summaries}
 
 
-def _embolden(
-    rows: list[dict[str, str]], column: str, values: list[Summary | None], *, metric: str | None = None
-) -> None:
-    """Sets the best of two or more values in bold, where the metric has a best."""
-    badness = {i: _badness(metric or column, s["mean"]) for i, s in enumerate(values) if s and s["mean"] == s["mean"]}
-    if len(badness) < 2 or (metric or column).startswith(WITHOUT_BEST):
+def _embolden(rows: list[dict[str, str]], column: str, values: list[Summary | None], *, by: str) -> None:
+    """Sets the best of two or more values of the metric `by` in bold, where it has a best."""
+    judge = metric(by)
+    badness = {i: judge.badness(s["mean"]) for i, s in enumerate(values) if s and s["mean"] == s["mean"]}
+    if len(badness) < 2 or judge.better is None:
         return
     for i, value in badness.items():
         if value == min(badness.values()):
             rows[i][column] = f"**{rows[i][column]}**"
 
 
-def _badness(metric: str, value: float) -> float:
-    if nominal := re.fullmatch(r"coverage(\d+)", metric):
-        return abs(value - int(nominal[1]) / 100)
-    return -value if metric in HIGHER_IS_BETTER else value
-
-
-def _published(row: Row) -> dict[str, tuple[float, float | None]]:
-    """The paper's figures for a row, if its method, whole or with one part off, and test conditions are the paper's."""
-    key = _paper_key(row)
-    if key is None:
-        return {}
-    benchmark, method, part = key
-    return (
-        PUBLISHED.get((benchmark, method), {})
-        if part is None
-        else PUBLISHED_ABLATIONS.get((benchmark, method, part), {})
-    )
-
-
-def _published_families(row: Row) -> dict[str, tuple[float, float | None]]:
-    """The same for each family."""
-    key = _paper_key(row)
-    return {} if key is None else PUBLISHED_FAMILIES.get(key, {})
-
-
-def _paper_key(row: Row) -> tuple[str, str, str | None] | None:
-    """Benchmark, method and the part of it that is off, if one is; None if the row is of no experiment of the paper."""
-    config, summary = row.variant.config, row.evaluations[0].summary
-    method, benchmark = config["method"], config["benchmark"]["name"]
-    try:
-        usual = flatten(as_json(recipe(benchmark, method["name"]).benchmark_settings))
-    except SettingError:
-        return None
-    tested = summary["settings"]
-    asked = all(tested.get(name) == usual[name] for name in ("ways", "shots", "noise", "inputs") if name in usual)
-    if not asked or method["preset"] in BEYOND or summary.get("inner_steps") is not None:
-        return None
-    own = flatten(method["settings"])
-    changed = {name: value for name, value in changes(config).items() if name in own}
-    if not changed:
-        return benchmark, method["name"], None
-    (part, value), *others = changed.items()
-    return None if others or value is not False else (benchmark, method["name"], part)
-
-
-def _paper_column(metric: str) -> str:
-    return f"{metric} (paper)"
-
-
-def _tasks(row: Row) -> str:
-    counts = sorted({evaluation.summary["tasks"] for evaluation in row.evaluations})
-    return " to ".join(f"{count:,}" for count in (counts if len(counts) < 2 else (counts[0], counts[-1])))
-
-
 def _interval_note(section: Section) -> str:
     many = {len(row.evaluations) > 1 for row in section.rows}
-    over = {
-        (False,): "over test tasks, for one training seed",
-        (True,): "over training seeds (Student's t)",
-        (False, True): "over training seeds (Student's t) where there are several, over test tasks where there is one",
-    }[tuple(sorted(many))]
+    tests, seeds = f"over test {section.units}", "over training seeds (Student's t)"
+    over = seeds if True in many else f"{tests}, for one training seed"
+    if len(many) == 2:
+        over = f"{seeds} where there are several, {tests} where there is one"
     note = f"Mean ± half-width of the 95 % interval {over}. Best in bold."
     if section.floor is not None:
         note += f" {_floor_note(section.floor['name'])}"
-    note += _paper_note(section)
+    note += paper_note(section)
     if True in many and any(e.run.log_path.exists() for row in section.rows for e in row.evaluations):
         note += " Seeds trained side by side each show the time all took."
     return note
-
-
-def _paper_note(section: Section) -> str:
-    """A warning beside figures of the paper that flatter ours."""
-    ranges = [row.evaluations[0].summary["settings"].get("input_range") for row in section.rows if _published(row)]
-    if section.benchmark != "regression2d" or all(extent == [-5, 5] for extent in ranges):
-        return ""
-    return (
-        " The paper's figures are no fair comparison here: its text names inputs 0 to 5, but its authors' code drew "
-        "them from -5 to 5, which is harder (--input-range -5 5)."
-    )
 
 
 def _floor_note(name: str) -> str:
     if name == BAYES_LIMIT:
         return f"{name}: what the optimal predictor, who knows how tasks are made, would score."
     return f"{name[:1].upper()}{name[1:]}: no prediction can score below it."
-
-
-def _pair_note(section: Section) -> str:
-    return (
-        f"Difference to {section.rows[0].variant.label} on the same tasks, scores averaged over seeds, ± half-width of "
-        "the 95 % interval of the difference over tasks (negative: lower than there):"
-    )

@@ -1,49 +1,38 @@
 """The figure of temperature prediction, as PNG: a year at a station. No model is run."""
 
-import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stmaml.benchmarks.weather import BANDS
-from stmaml.reports.figures import BLUE, COLOURS, STYLE, Arrays, legend_below, png
+from stmaml.reports.figures import BLUE, COLOURS, Arrays, legend_below, png
+from stmaml.runs import Trace
 
 RED, ORANGE = "#C00000", COLOURS[4]
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MONTH_STARTS = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
-LONGEST_GAP = 7
-"""Days without a temperature that a line may cross."""
+LONGEST_GAP = 7  # days without a temperature that a line may cross
 
 
-def years_figure(curves: Mapping[str, Arrays], title: str) -> bytes | None:
-    """A year at one station of each band: labelled days, the truth, and the prediction with its 90 % band.
-
-    Curves are named `<band>-<station>`; others are left out.
-    """
-    bands = "|".join(BANDS)
-    matches = [
-        match for name in curves if (match := re.fullmatch(f"({bands})-(.+)", name)) and "median" in curves[name]
-    ]
-    if not matches:
+def years_figure(traces: Sequence[Trace], title: str) -> bytes | None:
+    """A year at one station of each band: labelled days, the truth, and the prediction with its 90 % band."""
+    traces = [trace for trace in traces if "median" in trace.arrays]
+    if not traces:
         return None
-    matches.sort(key=lambda match: BANDS.index(match[1]))
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.5, 1.95 * len(matches) + 1.1), layout="constrained")
-        axes = figure.subplots(len(matches), 1, sharex=True, squeeze=False)[:, 0]
-        for i, (ax, match) in enumerate(zip(axes, matches, strict=True)):
-            _draw_year(ax, curves[match[0]], labelled=i == 0)
-            ax.set_title(f"{match[1]}: station {match[2]}", loc="left")
-            ax.set_title(_told(curves[match[0]]), loc="right", fontsize=9, color="#444444")
-            ax.set_ylabel("°F")
-        axes[-1].set_xlim(-2, 367)
-        axes[-1].set_xticks(MONTH_STARTS, MONTHS, ha="left")
-        figure.suptitle(textwrap.fill(title, 100), fontsize=12)
-        legend_below(figure)
-        return png(figure)
+    figure = Figure(figsize=(9.5, 1.95 * len(traces) + 1.1), layout="constrained")
+    axes = figure.subplots(len(traces), 1, sharex=True, squeeze=False)[:, 0]
+    for i, (ax, trace) in enumerate(zip(axes, traces, strict=True)):
+        _draw_year(ax, trace.arrays, labelled=i == 0)
+        ax.set_title(f"{trace.about['band']}: station {trace.about['station']}", loc="left")
+        ax.set_title(_told(trace.arrays), loc="right", fontsize=9, color="#444444")
+        ax.set_ylabel("°F")
+    axes[-1].set_xlim(-2, 367)
+    axes[-1].set_xticks(MONTH_STARTS, MONTHS, ha="left")
+    figure.suptitle(textwrap.fill(title, 100), fontsize=12)
+    legend_below(figure)
+    return png(figure)
 
 
 def _draw_year(ax: Axes, arrays: Arrays, *, labelled: bool) -> None:
@@ -69,10 +58,8 @@ def _with_gaps(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def support_days(arrays: Arrays) -> np.ndarray:
-    """The day of the year of each labelled example, from 0.
-
-    The first input is the date as a part of the year, whose last day is 364 or 365: that which makes days whole.
-    """
+    """The day of the year of each labelled example, from 0."""
+    # The first input is the date as a part of the year, whose last day is 364 or 365: that which makes days whole.
     date = arrays["support_x"][:, 0].astype(float)
     tried = [date * last for last in (364, 365)]
     return np.rint(min(tried, key=lambda days: np.abs(days - np.rint(days)).sum()))

@@ -11,15 +11,17 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import polars as pl
-from jaxtyping import UInt8
 
 from stmaml.errors import RunError, SourceError
+from stmaml.experiments import describe, experiment_of, fresh
+from stmaml.legacy.settings import table_experiment
 from stmaml.methods.base import AbstractPredictor
-from stmaml.runs import load_arrays, read_npz, save_arrays
-from stmaml.tables.answers import QUERY_SIZES, Collected, Item, adapt_one, answer_groups, beside, fitting
+from stmaml.recipes import Experiment
+from stmaml.runs import json_bytes, load_arrays, read_arrays, save_arrays
+from stmaml.tables.answers import QUERY_SIZES, Collected, Item, answer_groups, beside, fitting
+from stmaml.tables.benchmark import target_scaling, task_spec
 from stmaml.tables.calibration import Calibration
 from stmaml.tables.schema import Schema, table_keys
-from stmaml.tables.settings import Settings, build, task_spec
 from stmaml.tasks import Examples, TaskSpec
 
 DEFAULT_LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
@@ -38,7 +40,7 @@ class AdaptedModel:
     """The predictors of one group: its labelled rows are worked in and not needed any more."""
 
     schema: Schema
-    settings: Settings
+    experiment: Experiment
     calibration: Calibration
     group: str
     shots: int
@@ -58,13 +60,12 @@ class AdaptedModel:
         table = Collected(self.schema, self.calibration, levels, query.height, False, coverage)
         stacked = jax.tree.map(lambda leaf: leaf[None], self.predictors)
         shots = np.array([self.shots])
-        temperature = jnp.asarray(self.calibration.temperature_at(shots))
-        scores = jnp.asarray(self.calibration.scores_at(shots, np.array(levels)))
+        recalibration, at = self.calibration.at(shots), jnp.array(levels)
         about = {"shots": shots, "novelty": np.array([np.nan if self.novelty is None else self.novelty])}
         for first in range(0, query.height, QUERY_SIZES[-1]):
             rows = np.arange(first, min(first + QUERY_SIZES[-1], query.height))
             size = fitting(len(rows), QUERY_SIZES)
-            values = answer_groups(stacked, jnp.asarray(x[np.resize(rows, size)])[None], temperature, scores, False)
+            values = answer_groups(stacked, jnp.asarray(x[np.resize(rows, size)])[None], recalibration, at, False)
             item = Item(self.group, np.zeros(0, dtype=np.int64), rows, (1, size))
             table.add([item], {name: np.asarray(value) for name, value in values.items()}, about)
         return Answer(beside(query, table.frame(), notes), notes)
@@ -86,46 +87,49 @@ class AdaptedModel:
         """Writes all of it to one file."""
         about = {
             "schema": self.schema.to_json(),
-            "settings": self.settings.to_json(),
+            "experiment": describe(self.experiment, 0),
             "calibration": self.calibration.to_json(),
             "group": self.group,
             "shots": self.shots,
             "num_samples": self.num_samples,
             "novelty": self.novelty,
         }
-        save_arrays(path, {"about": _as_bytes(about), "predictors": self.predictors})
+        save_arrays(path, {"about": json_bytes(about), "predictors": self.predictors})
 
 
 def load_adapted(path: Path) -> AdaptedModel:
     """The predictors of one group, from the file that `AdaptedModel.save` wrote."""
-    stored = read_npz(path).get("['about']")
+    stored = read_arrays(path).get("about")
     if stored is None:
         raise RunError(f"{path} is not an adapted model. 'stmaml predict --save-adapted' writes such files.")
     try:
         about = json.loads(stored.tobytes())
-        schema, settings = Schema.from_json(about["schema"]), Settings.from_json(about["settings"])
+        schema, experiment = Schema.from_json(about["schema"]), experiment_of(_settings(about))
         calibration = Calibration.from_json(about["calibration"])
         shots, num_samples = about["shots"], about["num_samples"]
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(
             f"{path} lacks or misnames {error}. Write it again with 'stmaml predict --save-adapted'."
         ) from error
-    like = {"about": stored, "predictors": _blank_predictors(schema, settings, num_samples)}
+    like = {"about": stored, "predictors": _blank_predictors(schema, experiment, num_samples)}
     predictors = load_arrays(path, like)["predictors"]
     group = about.get("group", "")  # a file without a name serves any group
-    return AdaptedModel(schema, settings, calibration, group, shots, num_samples, about.get("novelty"), predictors)
+    return AdaptedModel(schema, experiment, calibration, group, shots, num_samples, about.get("novelty"), predictors)
 
 
-def _as_bytes(content: dict[str, Any]) -> UInt8[np.ndarray, " n"]:
-    return np.frombuffer(json.dumps(content).encode(), dtype=np.uint8)
+def _settings(about: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the experiment behind a file, whichever version wrote it."""
+    if "settings" not in about:
+        return about["experiment"]
+    roles = {"task": about["schema"]["task"], "target": about["schema"]["target"]["name"]}
+    return table_experiment(about["settings"], {"table": roles, "schema": about["schema"]})
 
 
-def _blank_predictors(schema: Schema, settings: Settings, num_samples: int) -> AbstractPredictor:
+def _blank_predictors(schema: Schema, experiment: Experiment, num_samples: int) -> AbstractPredictor:
     """Predictors of the right shapes, found without computing any."""
-    support = _blank(task_spec(schema, settings.noise_model))
-    shapes = eqx.filter_eval_shape(
-        lambda learner: adapt_one(learner, support, num_samples, jr.key(0)), build(schema, settings)
-    )
+    spec = task_spec(schema)
+    learner = fresh(experiment, spec, target_scaling(schema))
+    shapes = eqx.filter_eval_shape(lambda one: one.adapt(_blank(spec), num_samples=num_samples, key=jr.key(0)), learner)
     return jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf, shapes
     )

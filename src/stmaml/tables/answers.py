@@ -16,11 +16,10 @@ import polars as pl
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, Shaped
 
 from stmaml.likelihoods import likelihood_for
-from stmaml.methods.base import AbstractPredictor, pairs, predict_with
-from stmaml.methods.on_linear import OnLinear
-from stmaml.methods.standardised import Standardised
-from stmaml.prediction import NormalOutcome, Prediction
-from stmaml.tables.calibration import Calibration, class_sets, mixture_quantile, soften, spread_by
+from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, pairs, predict_with
+from stmaml.methods.wrapper import as_seen
+from stmaml.prediction import AbstractPrediction, Prediction
+from stmaml.tables.calibration import Calibration, Recalibration, class_sets
 from stmaml.tables.novelty import suggest_rows
 from stmaml.tables.reading import Groups
 from stmaml.tables.schema import Schema
@@ -28,7 +27,6 @@ from stmaml.tasks import Examples, TaskSpec, weighted_mean
 
 SUPPORT_SIZES = (1, 4, 16, 64, 256)
 QUERY_SIZES = (8, 64, 256)
-ROWS_AT_ONCE = 2**16
 MAX_SUGGESTED_FROM = 2000
 
 
@@ -43,39 +41,27 @@ def group_keys(names: Sequence[str], seed: int) -> Key[Array, " m"]:
     return jax.vmap(lambda digest: jr.fold_in(jr.key(seed), digest))(digests)
 
 
-def adapt_one(learner: Standardised, support: Examples, num_samples: int, key: PRNGKeyArray) -> AbstractPredictor:
-    """The predictors of one group."""
-    return learner.adapt(support, num_samples=num_samples, key=key)
-
-
 @eqx.filter_jit
 def adapt_groups(
-    learner: Standardised, support: Examples, num_samples: int, keys: Key[Array, " m"]
+    learner: AbstractMetaLearner, support: Examples, num_samples: int, keys: Key[Array, " m"]
 ) -> AbstractPredictor:
     """The predictors of each group, on a leading axis."""
-    return eqx.filter_vmap(lambda s, k: adapt_one(learner, s, num_samples, k))(support, keys)
+    return eqx.filter_vmap(lambda s, k: learner.adapt(s, num_samples=num_samples, key=k))(support, keys)
 
 
 @eqx.filter_jit
-def codes(learner: Standardised, support: Examples, spec: TaskSpec) -> tuple[Float[Array, "m c"], Float[Array, " m"]]:
+def codes(
+    learner: AbstractMetaLearner, support: Examples, spec: TaskSpec
+) -> tuple[Float[Array, "m c"], Float[Array, " m"]]:
     """Where each group stands among groups, and the entropy of z: its mean under p(z | support), where there is one.
 
-    Other methods have no entropy, and the moments of their labelled rows stand in for the code.
-    """
+    Other methods have no entropy, and the moments of their labelled rows stand in for the code."""
 
     def one(support: Examples) -> tuple[Float[Array, " c"], Float[Array, ""]]:
-        y = support.y
-        if learner.scale_targets:
-            y = (y - learner.scaling.y_mean[0]) / learner.scaling.y_std[0]
-        scaled = Examples(support.x, y, support.weight)
-        seen, method = scaled, learner.learner
-        if isinstance(method, OnLinear):
-            seen, method = method.seen(scaled)[1], method.learner
-        task_distribution = getattr(method, "task_distribution", None)
-        if task_distribution is not None:
-            z = task_distribution(seen)
+        z = learner.task_distribution(support)
+        if z is not None:
             return z.mu, jnp.log(jnp.maximum(z.sigma, 1e-6)).sum() + z.mu.size * jnp.log(2 * jnp.pi * jnp.e) / 2
-        rows = pairs(scaled, likelihood_for(spec))
+        rows = pairs(as_seen(learner, support), likelihood_for(spec))
         mean = weighted_mean(rows, support.weight)
         spread = jnp.sqrt(weighted_mean(jnp.square(rows - jnp.broadcast_to(mean, rows.shape)), support.weight))
         return jnp.concatenate([mean, spread]), jnp.array(jnp.nan)
@@ -87,37 +73,39 @@ def codes(learner: Standardised, support: Examples, spec: TaskSpec) -> tuple[Flo
 def answer_groups(
     predictors: AbstractPredictor,
     x: Float[Array, "m q dx"],
-    temperature: Float[Array, " m"],
-    scores: Float[Array, "m l"],
+    recalibration: Recalibration,
+    levels: Float[Array, " l"],
     keep_functions: bool,
 ) -> dict[str, Float[Array, "m ..."]]:
     """What is predicted for each row of each group, recalibrated."""
 
-    def one(predictors: AbstractPredictor, x: Array, temperature: Array, scores: Array) -> dict[str, Array]:
+    def one(predictors: AbstractPredictor, x: Array, recalibration: Recalibration) -> dict[str, Array]:
         prediction = predict_with(predictors, x)
-        if not isinstance(prediction.components, NormalOutcome):
-            return _class_answer(prediction, temperature, keep_functions)
-        outcome = prediction.components
-        loc, scale = spread_by(outcome.loc[..., 0], outcome.scale[..., 0], temperature)
-        noise = jnp.square(scale).mean(0)
-        values = {
-            "mean": loc.mean(0),
-            "std": jnp.sqrt(jnp.square(loc.std(0)) + noise),
-            "task_std": loc.std(0),
-            "quantiles": jax.vmap(lambda score: mixture_quantile(loc, scale, score))(scores),
-        }
-        return {**values, "functions": loc[..., None], "noise": noise} if keep_functions else values
+        finished = recalibration(prediction)
+        if prediction.target == "class":
+            return _class_answer(prediction, finished, keep_functions)
+        return _real_answer(finished, levels, keep_functions)
 
-    return eqx.filter_vmap(one)(predictors, x, temperature, scores)
+    return eqx.filter_vmap(one)(predictors, x, recalibration)
+
+
+def _real_answer(
+    finished: AbstractPrediction, levels: Float[Array, " l"], keep_functions: bool
+) -> dict[str, Float[Array, "..."]]:
+    values = {"mean": finished.mean, "std": finished.std, "task_std": finished.task_std}
+    values = {name: value[:, 0] for name, value in values.items()}
+    values["quantiles"] = finished.quantiles(levels)[..., 0]
+    if not keep_functions:
+        return values
+    return {**values, "functions": finished.components.mean(), "noise": jnp.square(finished.noise_std[:, 0])}
 
 
 def _class_answer(
-    prediction: Prediction, temperature: Float[Array, ""], keep_functions: bool
+    prediction: Prediction, finished: AbstractPrediction, keep_functions: bool
 ) -> dict[str, Float[Array, "..."]]:
-    probabilities = soften(prediction.mean, temperature)
-    best = probabilities.argmax(-1)
+    best = finished.mean.argmax(-1)
     spread = jnp.take_along_axis(prediction.task_std, best[:, None], axis=1)[:, 0]
-    values = {"probabilities": probabilities, "task_std": spread}
+    values = {"probabilities": finished.mean, "task_std": spread}
     if not keep_functions:
         return values
     noise = prediction.components.variance().mean(0).sum(-1)
@@ -128,13 +116,26 @@ def _class_answer(
 def draw_targets(
     predictors: AbstractPredictor, x: Float[Array, "n dx"], temperature: Float[Array, ""], key: PRNGKeyArray
 ) -> Shaped[Array, "s n"]:
-    """A target for each row under each of the stacked predictors; real ones are spread by the temperature."""
-    outcome = predict_with(predictors, x).components
-    if isinstance(outcome, NormalOutcome):
-        loc, scale = spread_by(outcome.loc[..., 0], outcome.scale[..., 0], temperature)
-        return loc + scale * jr.normal(key, loc.shape)
-    log_p = jnp.log(jnp.maximum(outcome.mean(), 1e-12)) / temperature
-    return jr.categorical(key, log_p, axis=-1)
+    """A target for each row under each of the stacked predictors, at that temperature."""
+    prediction = predict_with(predictors, x)
+    center = jnp.broadcast_to(prediction.mean, prediction.components.mean().shape)
+    return prediction.components.tempered(temperature, center).sample(key=key).reshape(-1, x.shape[0])
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The labelled rows of some groups as arrays."""
+
+    x: Float[np.ndarray, "n dx"]
+    y: Shaped[np.ndarray, " n"]
+    groups: Groups
+
+    def rows(self, name: str) -> Int[np.ndarray, " k"]:
+        """The rows of a group, evenly thinned out if there are too many; none for a group without any."""
+        if name not in self.groups.index:
+            return np.zeros(0, dtype=np.int64)
+        rows, most = self.groups.rows(self.groups.index[name]), SUPPORT_SIZES[-1]
+        return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
 @dataclass(frozen=True)
@@ -214,10 +215,11 @@ class Collected:
 
     def _sets(self, frame: pl.DataFrame) -> pl.Series:
         """The classes that hold the true one with the wanted coverage, joined by bars."""
-        classes = self.schema.target.classes
-        floor = self.calibration.floor_at(frame["shots"].to_numpy(), self.coverage)
+        classes = np.array(self.schema.target.classes)
+        shots, which = np.unique(frame["shots"].to_numpy(), return_inverse=True)  # few, where rows may be millions
+        floor = np.asarray(self.calibration.at(shots).floor(self.coverage))[which]
         inside = class_sets(frame.select(f"p_{name}" for name in classes).to_numpy(), floor)
-        return pl.Series(set_name(self.coverage), ["|".join(np.array(classes)[row]) for row in inside])
+        return pl.Series(set_name(self.coverage), ["|".join(classes[row]) for row in inside])
 
 
 def level_name(level: float) -> str:
@@ -229,14 +231,6 @@ def level_name(level: float) -> str:
 def set_name(coverage: float) -> str:
     """The column of a set of classes: set90."""
     return f"set{100 * coverage:.12g}"
-
-
-def by_group(groups: Groups, name: str, most: int) -> Int[np.ndarray, " k"]:
-    """The rows of a group by its name, evenly thinned out if there are more than `most`; none if it is not there."""
-    if name not in groups.index:
-        return np.zeros(0, dtype=np.int64)
-    rows = groups.rows(groups.index[name])
-    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
 def beside(query: pl.DataFrame, columns: pl.DataFrame, notes: list[str]) -> pl.DataFrame:

@@ -19,19 +19,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import betainc, log_ndtr, ndtr, ndtri
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float, Int
 
-from stmaml.tasks import weighted_mean
+from stmaml.prediction import Prediction, Recalibrated
+from stmaml.quantiles import student_at
 
 TEMPERATURES = np.geomspace(0.25, 8.0, 61)
 _LOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
 LEVELS = (*_LOW, 0.5, *(round(1 - level, 3) for level in reversed(_LOW)))
-SET_LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
-"""Coverages for which sets of classes are fitted."""
+SET_LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)  # coverages for which sets of classes are fitted
+Rows = Float[np.ndarray, "m n"]  # a number for each held-out row, by tasks; weights are 0 for padding
+Levels = Float[np.ndarray, " l"]
 FEW_GROUPS = 19
 """With fewer, one group to come in twenty may lie beyond them all, so that they cannot tell where 5 % lie."""
 
@@ -40,38 +43,25 @@ FEW_GROUPS = 19
 class Calibration:
     """What makes predictions hold on new groups, by the number of labelled rows."""
 
-    shots: tuple[int, ...]
-    """Numbers of labelled rows it was fitted at, rising."""
+    shots: tuple[int, ...]  # numbers of labelled rows it was fitted at, rising
     temperature: tuple[float, ...]
     """Factor on the spread of a real target; for classes, divisor of the log-probabilities."""
     scores: tuple[tuple[float, ...], ...] = ()
     """For each number of rows, the normal score at which each of LEVELS is reached; none for classes."""
-    groups: int = 0
-    """Groups it was fitted on."""
+    groups: int = 0  # groups it was fitted on
     floors: tuple[tuple[float, ...], ...] = ()
     """For classes, at each number of rows: the probability from which a class is in the set, for each of SET_LEVELS."""
 
-    def temperature_at(self, shots: Int[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
-        """The temperature for each number of labelled rows."""
-        return np.exp(self._between(np.log(np.array(self.temperature)), shots)).astype(np.float32)
-
-    def scores_at(self, shots: Int[np.ndarray, " m"], levels: Float[np.ndarray, " l"]) -> Float[np.ndarray, "m l"]:
-        """The normal scores that give quantiles of these levels, for each number of labelled rows."""
-        target = normal_score(np.asarray(levels, dtype=float))
-        if not self.scores:
-            return np.tile(target, (len(shots), 1)).astype(np.float32)
-        known = normal_score(np.array(LEVELS))
-        table = np.stack([_extended(target, known, np.array(row)) for row in self.scores])
-        return self._between(table, shots).astype(np.float32)
-
-    def floor_at(self, shots: Int[np.ndarray, " m"], coverage: float) -> Float[np.ndarray, " m"]:
-        """The probability from which a class belongs to the set that holds the true one with that coverage."""
-        if not self.floors:
-            return np.zeros(len(shots))  # nothing was fitted, so only the set of all classes is safe
-        ends = ((0.0, 1.0), (1.0, 0.0))  # the likeliest class alone promises nothing, all classes everything
-        known = np.array([ends[0][0], *SET_LEVELS, ends[1][0]])
-        table = np.array([np.interp(coverage, known, [ends[0][1], *row, ends[1][1]]) for row in self.floors])
-        return self._between(table, shots)
+    def at(self, shots: int | Int[np.ndarray, "*m"]) -> "Recalibration":
+        """What to do with predictions from so many labelled rows; with an axis for each of several numbers."""
+        plain = [normal_score(np.array(LEVELS))] * len(self.shots)
+        nothing = [(0.0,) * len(SET_LEVELS)] * len(self.shots)  # only the set of all classes is safe
+        parts = (
+            np.exp(self._between(np.log(np.array(self.temperature)), shots)),
+            self._between(np.array(self.scores or plain), shots),
+            self._between(np.array(self.floors or nothing), shots),
+        )
+        return Recalibration(*(jnp.asarray(part, dtype=jnp.float32) for part in parts), fitted=bool(self.floors))
 
     def to_json(self) -> dict[str, Any]:
         """The calibration as plain lists and dictionaries."""
@@ -84,108 +74,44 @@ class Calibration:
         floors = tuple(tuple(row) for row in content.get("floors", ()))
         return Calibration(tuple(content["shots"]), tuple(content["temperature"]), scores, content["groups"], floors)
 
-    def _between(self, table: Float[np.ndarray, "k *l"], shots: Int[np.ndarray, " m"]) -> Float[np.ndarray, "m *l"]:
+    def _between(
+        self, table: Float[np.ndarray, "k *l"], shots: int | Int[np.ndarray, "*m"]
+    ) -> Float[np.ndarray, "*m_and_l"]:
         """Linear in log(1 + shots) between the numbers fitted; beyond them as at the end."""
         knots, at = np.log1p(np.array(self.shots, dtype=float)), np.log1p(np.asarray(shots, dtype=float))
         flat = table.reshape(len(knots), -1)
-        mixed = np.stack([np.interp(at, knots, flat[:, i]) for i in range(flat.shape[1])], axis=1)
-        return mixed.reshape(len(at), *table.shape[1:])
+        mixed = np.stack([np.interp(at, knots, flat[:, i]) for i in range(flat.shape[1])], axis=-1)
+        return mixed.reshape((*at.shape, *table.shape[1:]))
 
 
-def _extended(
-    target: Float[np.ndarray, " l"], known: Float[np.ndarray, " k"], found: Float[np.ndarray, " k"]
-) -> Float[np.ndarray, " l"]:
-    """Linear interpolation that goes on outside at a slope of 1: as far out as the uncorrected quantile goes."""
-    beyond = np.where(target < known[0], target - known[0], 0.0) + np.where(target > known[-1], target - known[-1], 0.0)
-    return np.interp(target, known, found) + beyond
+class Recalibration(eqx.Module):
+    """What makes predictions from one number of labelled rows hold: called with one, it gives the better one."""
+
+    temperature: Float[Array, "*m"]
+    scores: Float[Array, "*m l"]  # the normal score at which each of LEVELS is reached
+    floors: Float[Array, "*m k"]  # the probability from which a class is in the set, for each of SET_LEVELS
+    fitted: bool = eqx.field(static=True)
+    """Whether sets of classes were fitted; if not, only the set of all classes is safe."""
+
+    def __call__(self, prediction: Prediction) -> Recalibrated:
+        """The tempered prediction with corrected quantiles."""
+        plain = ndtri(jnp.array(LEVELS, dtype=jnp.float32))
+        return Recalibrated(prediction.tempered(self.temperature).components, plain, self.scores)
+
+    def floor(self, coverage: float) -> Float[Array, "*m"]:
+        """The probability from which a class belongs to the set that holds the true one with that coverage."""
+        if not self.fitted:
+            return jnp.zeros(self.floors.shape[:-1])
+        # The likeliest class alone promises nothing, all classes everything.
+        known = jnp.array([0.0, *SET_LEVELS, 1.0])
+        rows = jnp.pad(self.floors, [(0, 0)] * (self.floors.ndim - 1) + [(1, 1)], constant_values=((1.0, 0.0),))
+        at = jax.vmap(lambda row: jnp.interp(coverage, known, row))(rows.reshape(-1, rows.shape[-1]))
+        return at.reshape(rows.shape[:-1])
 
 
-def normal_score(levels: Float[np.ndarray, " l"]) -> Float[np.ndarray, " l"]:
+def normal_score(levels: Levels) -> Levels:
     """Where the standard normal distribution reaches each level."""
     return np.asarray(ndtri(jnp.asarray(levels, dtype=jnp.float32)), dtype=float)
-
-
-def student_score(levels: Float[np.ndarray, " l"], freedom: int) -> Float[np.ndarray, " l"]:
-    """Where Student's distribution with that many degrees of freedom reaches each level, by bisection."""
-    tail = jnp.asarray(np.minimum(levels, 1 - np.asarray(levels)), dtype=jnp.float32)
-    low, high = jnp.zeros_like(tail), jnp.full_like(tail, 1e3)
-    for _ in range(40):
-        middle = (low + high) / 2
-        beyond = betainc(freedom / 2, 0.5, freedom / (freedom + jnp.square(middle))) / 2
-        low, high = jnp.where(beyond > tail, middle, low), jnp.where(beyond > tail, high, middle)
-    return np.sign(np.asarray(levels) - 0.5) * np.asarray(low, dtype=float)
-
-
-def mixture_score(loc: Float[Array, "s n"], scale: Float[Array, "s n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The normal score of each target under a mixture of normals: standard normal if the mixture is right.
-
-    Either tail is taken where it is the small one, so that far targets keep their digits.
-    """
-    z = (y[None] - loc) / scale
-    below = jax.nn.logsumexp(log_ndtr(z), axis=0) - jnp.log(z.shape[0])
-    above = jax.nn.logsumexp(log_ndtr(-z), axis=0) - jnp.log(z.shape[0])
-    return jnp.where(below < above, _score_of_log(below), -_score_of_log(above))
-
-
-def _score_of_log(log_p: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The normal score of a probability up to one half, given its logarithm; 12 spreads are as far as floats reach."""
-    return ndtri(jnp.exp(jnp.maximum(log_p, -80.0)))
-
-
-def mixture_quantile(
-    loc: Float[Array, "s n"], scale: Float[Array, "s n"], score: Float[Array, ""]
-) -> Float[Array, " n"]:
-    """The value of that normal score under a mixture of normals, by bisection between those of its components."""
-    each = loc + score * scale
-    side = jnp.where(score > 0, -1.0, 1.0)  # the smaller tail, where floats have digits to spare
-    tail = ndtr(side * score)
-
-    def halve(_: Int[Array, ""], bracket: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bracket
-        middle = (low + high) / 2
-        found = ndtr(side * (middle[None] - loc) / scale).mean(0)
-        below = side * (found - tail) < 0
-        return jnp.where(below, middle, low), jnp.where(below, high, middle)
-
-    low, high = jax.lax.fori_loop(0, 22, halve, (each.min(0), each.max(0)))
-    return (low + high) / 2
-
-
-def spread_by(
-    loc: Float[Array, "s n"], scale: Float[Array, "s n"], temperature: Float[Array, ""]
-) -> tuple[Float[Array, "s n"], Float[Array, "s n"]]:
-    """The mixture stretched about its mean."""
-    mean = jnp.broadcast_to(loc.mean(0), loc.shape)
-    return mean + temperature * (loc - mean), temperature * scale
-
-
-def soften(probabilities: Float[Array, "n c"], temperature: Float[Array, ""]) -> Float[Array, "n c"]:
-    """Class probabilities with their logarithms divided by the temperature."""
-    return jax.nn.softmax(jnp.log(jnp.maximum(probabilities, 1e-12)) / temperature)
-
-
-def real_nll(
-    loc: Float[Array, "s n"],
-    scale: Float[Array, "s n"],
-    y: Float[Array, " n"],
-    weight: Float[Array, " n"],
-    temperature: Float[Array, ""],
-) -> Float[Array, ""]:
-    """Minus the mean log-density of a group's targets under the stretched mixture."""
-    loc, scale = spread_by(loc, scale, temperature)
-    each = -jnp.square((y[None] - loc) / scale) / 2 - jnp.log(scale)
-    return -weighted_mean(jax.nn.logsumexp(each, axis=0) - jnp.log(loc.shape[0]), weight)
-
-
-def class_nll(
-    probabilities: Float[Array, "n c"],
-    y: Int[Array, " n"],
-    weight: Float[Array, " n"],
-    temperature: Float[Array, ""],
-) -> Float[Array, ""]:
-    """Minus the mean log-probability of a group's classes after softening."""
-    log_p = jnp.log(soften(probabilities, temperature))
-    return -weighted_mean(jnp.take_along_axis(log_p, y[:, None], axis=1)[:, 0], weight)
 
 
 def best_temperature(nll: Float[np.ndarray, "m t"]) -> float:
@@ -193,16 +119,10 @@ def best_temperature(nll: Float[np.ndarray, "m t"]) -> float:
     return float(TEMPERATURES[int(nll.mean(0).argmin())])
 
 
-def conformal_scores(
-    scores: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int
-) -> tuple[float, ...]:
-    """The normal score at which each of LEVELS holds for a group to come.
+def conformal_scores(scores: Rows, weight: Rows, groups: int) -> tuple[float, ...]:
+    """The normal score at which each of LEVELS holds for a group to come, by the scores of held-out targets.
 
-    Args:
-        scores: normal scores of held-out targets, a row for each task; all groups in turn, as often as there are tasks.
-        weight: 0 for padding.
-        groups: how many groups the tasks came from; a group drawn twice is still one.
-    """
+    Tasks are all `groups` in turn, as often as there are tasks; a group drawn twice is still one."""
     student = _student_scores(scores, weight, groups)
     if groups < FEW_GROUPS:
         return tuple(student.tolist())
@@ -214,12 +134,11 @@ def conformal_scores(
     return tuple(np.where(thin, outer, found).tolist())
 
 
-def free_rows(values: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int) -> float:
+def free_rows(values: Rows, weight: Rows, groups: int) -> float:
     """How many independent rows would tell the mean of these values as well.
 
     As many as there are groups if the rows of each are all alike, and as there are rows if nothing ties them. A row
-    that was drawn in several tasks counts once, for its group's mean varies no less.
-    """
+    that was drawn in several tasks counts once, for its group's mean varies no less."""
     mean, square = (_group_means(v, weight, groups) for v in (values, np.square(values - values[weight > 0].mean())))
     spread = mean.var(ddof=1)
     if spread == 0:
@@ -227,36 +146,26 @@ def free_rows(values: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"]
     return float(np.clip(groups * square.mean() / spread, groups, (weight > 0).sum()))
 
 
-def _group_means(
-    values: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int
-) -> Float[np.ndarray, " g"]:
+def _group_means(values: Rows, weight: Rows, groups: int) -> Float[np.ndarray, " g"]:
     """The mean of each group over all its tasks."""
     by_group, shares = values.reshape(-1, groups, values.shape[1]), weight.reshape(-1, groups, values.shape[1])
     return (by_group * shares).sum((0, 2)) / shares.sum((0, 2))
 
 
-def _pooled_scores(
-    scores: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], worth: float
-) -> Float[np.ndarray, " l"]:
+def _pooled_scores(scores: Rows, weight: Rows, worth: float) -> Levels:
     """Quantiles of all scores together, as split-conformal prediction takes them of so many free ones."""
     values, mass = _sorted_mass(scores, weight)
     total = worth / (worth + 1)
     below = np.cumsum(mass) * total + (1 - total) / 2  # half of what is to come lies below all others
-    found = []
-    for level in LEVELS:
-        # Low levels: the largest value with at most `level` below it; high ones: the smallest with that much up to it.
-        index = int(np.searchsorted(below, level, side="right" if level < 0.5 else "left"))
-        found.append(float(values[min(index, len(values) - 1)]))
-    return np.maximum.accumulate(found)
+    # Low levels: the largest value with at most `level` below it; high ones: the smallest with that much up to it.
+    places = [int(np.searchsorted(below, level, side="right" if level < 0.5 else "left")) for level in LEVELS]
+    return np.maximum.accumulate([float(values[min(place, len(values) - 1)]) for place in places])
 
 
-def _student_scores(
-    scores: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int
-) -> Float[np.ndarray, " l"]:
+def _student_scores(scores: Rows, weight: Rows, groups: int) -> Levels:
     """Quantiles about 0 where the means of groups, and rows about them, are normal.
 
-    Only the spread of means is uncertain: it rests on `groups` of them, while rows are many.
-    """
+    Only the spread of means is uncertain: it rests on `groups` of them, while rows are many."""
     mean = _group_means(scores, weight, groups)
     about = scores - np.tile(mean, len(scores) // groups)[:, None]
     within = _group_means(np.square(about), weight, groups).mean()
@@ -266,15 +175,17 @@ def _student_scores(
 
 
 @lru_cache
-def _student_levels(groups: int) -> Float[np.ndarray, " l"]:
-    return student_score(np.array(LEVELS), groups)
+def _student_levels(groups: int) -> Levels:
+    """Where Student's distribution with that many degrees of freedom reaches each of LEVELS."""
+    levels = np.array(LEVELS)
+    tails = jnp.asarray(np.minimum(levels, 1 - levels), dtype=jnp.float32)
+    return np.sign(0.5 - levels) * np.asarray(student_at(tails, jnp.full_like(tails, groups)), dtype=float)
 
 
 def coverage_spread(coverage: float, groups: int) -> float:
     """How far the coverage of intervals fitted on so many groups strays from nominal, where rows of a group err alike.
 
-    It is the standard deviation of the beta distribution that split-conformal prediction has.
-    """
+    It is the standard deviation of the beta distribution that split-conformal prediction has."""
     return float(np.sqrt(coverage * (1 - coverage) / (groups + 2)))
 
 
@@ -290,16 +201,8 @@ def caution(groups: int, is_class: bool) -> list[str]:
     ]
 
 
-def conformal_floors(
-    probability: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"], groups: int
-) -> tuple[float, ...]:
-    """The probability that the true class of a group to come reaches with each of SET_LEVELS.
-
-    Args:
-        probability: of the true class of each held-out row, a row of the array for each task.
-        weight: 0 for padding.
-        groups: how many groups the tasks came from.
-    """
+def conformal_floors(probability: Rows, weight: Rows, groups: int) -> tuple[float, ...]:
+    """The probability that the true class reaches with each of SET_LEVELS in a group to come, by held-out ones."""
     values, mass = _sorted_mass(-probability, weight)
     worth = free_rows(probability, weight, groups)
     below = np.cumsum(mass) * worth / (worth + 1)  # what is to come lies beyond all others
@@ -307,9 +210,7 @@ def conformal_floors(
     return tuple(float(-values[place]) if place < len(values) else 0.0 for place in places)
 
 
-def _sorted_mass(
-    values: Float[np.ndarray, "m n"], weight: Float[np.ndarray, "m n"]
-) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+def _sorted_mass(values: Rows, weight: Rows) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
     """The values in rising order and the share of each: every task has the same, whatever its size."""
     shares = weight / weight.sum(1, keepdims=True) / len(weight)
     values, mass = values[weight > 0], shares[weight > 0]
@@ -317,7 +218,9 @@ def _sorted_mass(
     return values[order], mass[order]
 
 
-def class_sets(probabilities: Float[np.ndarray, "*n c"], floor: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n c"]:
+def class_sets(
+    probabilities: Float[np.ndarray | Array, "*n c"], floor: Float[np.ndarray | Array, "*n"]
+) -> Bool[np.ndarray | Array, "*n c"]:
     """Which classes are in the set of each row: those that reach the floor, and always the likeliest."""
     best = probabilities >= probabilities.max(-1, keepdims=True)
     return best | (probabilities >= floor[..., None])

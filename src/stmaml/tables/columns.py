@@ -1,7 +1,9 @@
 """The kinds of columns, and how the cells of each become numbers a network can read."""
 
+import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -14,19 +16,12 @@ TRUE_WORDS, FALSE_WORDS = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "
 ISO_DAY = "%Y-%m-%d"
 ISO_FORMATS = (ISO_DAY, "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M")
 ZONE_FORMATS = ("%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
-DATE_FORMATS = (
-    "%Y/%m/%d",
-    "%d.%m.%Y",
-    "%d.%m.%Y %H:%M",
-    "%m/%d/%Y",
-    "%m/%d/%Y %H:%M",
-    "%d/%m/%Y",
-    "%d/%m/%Y %H:%M",
-)
+DATE_FORMATS = ("%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%m/%d/%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y", "%d/%m/%Y %H:%M")
 DECIMAL_COMMA = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 MAX_SCALED = 8.0  # an outlier beyond so many spreads tells no more than that it is one
 SECONDS_A_DAY = 86_400.0
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
+Cells = tuple[pl.Series, Shaped[np.ndarray, "n k"]]  # what was read, null where missing, and the numbers made of it
 
 
 def unusable_type(series: pl.Series) -> str | None:
@@ -78,8 +73,7 @@ def as_names(series: pl.Series, missing: Sequence[str] = ()) -> pl.Series:
     """Cells as names, null where empty or named as missing: NA and none are names like others.
 
     A group is called 7 whether its file says 7 or 7.0, for one table is written in both ways: an integer column with a
-    gap becomes one of floats in many tools.
-    """
+    gap becomes one of floats in many tools."""
     return _without(_trimmed(series).str.replace(r"^([+-]?\d+)\.0+$", "${1}"), missing)
 
 
@@ -129,8 +123,7 @@ def as_dates(series: pl.Series, date_format: str | None) -> pl.Series:
 
     Text may be in the given format or in ISO 8601: a date, or a date and a time, with a T or a blank between them, with
     or without seconds and fractions. Moments with a zone or an offset are turned to UTC; those without are taken as
-    they stand.
-    """
+    they stand."""
     _check_usable(series)
     if series.dtype.is_temporal():
         moments = _in_utc(series) if isinstance(series.dtype, pl.Datetime) else series.cast(pl.Datetime("us"))
@@ -173,11 +166,8 @@ def check_finite(numbers: pl.Series) -> None:
     """Raises SourceError if a column holds infinity."""
     infinite = numbers.is_infinite().fill_null(False)
     if infinite.any():
-        row = int(infinite.arg_max() or 0)
-        raise SourceError(
-            f"column '{numbers.name}' holds infinity in row {row + 1}. Correct it, or leave the cell empty if the "
-            "value is unknown."
-        )
+        where = f"column '{numbers.name}' holds infinity in row {int(infinite.arg_max() or 0) + 1}"
+        raise SourceError(f"{where}. Correct it, or leave the cell empty if the value is unknown.")
 
 
 def check_range(name: str, numbers: pl.Series, low: float, high: float) -> None:
@@ -206,36 +196,45 @@ def _check_are_numbers(
 
 def advice(cells: pl.Series) -> str:
     """How to mend cells that should be numbers or dates."""
-    if decimal_comma(cells) is not None:
-        return "Write decimals with a point, not with a comma."
-    return "Correct the column."
-
-
-def _note_missing(name: str, values: pl.Series, has_missing: bool, notes: list[str]) -> None:
-    if not has_missing and values.null_count():
-        notes.append(f"'{name}' is missing in {values.null_count()} rows, which never was so in training")
-
-
-def _with_indicator(
-    columns: Shaped[np.ndarray, "n k"], values: pl.Series, has_missing: bool
-) -> Float32[np.ndarray, "n j"]:
-    parts = [columns, values.is_null().to_numpy()[:, None]] if has_missing else [columns]
-    return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
+    commas = decimal_comma(cells) is not None
+    return "Write decimals with a point, not with a comma." if commas else "Correct the column."
 
 
 def as_flags(series: pl.Series, missing: Sequence[str]) -> pl.Series:
     """Cells as 1 and 0, null where they are neither."""
+    truth = dict.fromkeys(TRUE_WORDS, 1.0) | dict.fromkeys(FALSE_WORDS, 0.0)
     words = as_text(series, missing).str.to_lowercase()
-    return words.replace_strict(
-        [*TRUE_WORDS, *FALSE_WORDS],
-        [1.0] * len(TRUE_WORDS) + [0.0] * len(FALSE_WORDS),
-        default=None,
-        return_dtype=pl.Float64,
-    )
+    return words.replace_strict(truth, default=None, return_dtype=pl.Float64)
+
+
+class _Input(abc.ABC):
+    """A column that is read: its cells become numbers, with one more for each cell that is missing, if any was."""
+
+    name: str
+    has_missing: bool
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the numbers it becomes."""
+        return [*self._names(), *([f"{self.name} is missing"] if self.has_missing else [])]
+
+    def encode(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Float32[np.ndarray, "n k"]:
+        """The numbers a network reads."""
+        values, columns = self._read(series, missing, notes)
+        if not self.has_missing and values.null_count():
+            notes.append(f"'{self.name}' is missing in {values.null_count()} rows; in training it never was")
+        parts = [columns, values.is_null().to_numpy()[:, None]] if self.has_missing else [columns]
+        return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
+
+    @abc.abstractmethod
+    def _names(self) -> list[str]: ...
+
+    @abc.abstractmethod
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells: ...
 
 
 @dataclass(frozen=True)
-class Numeric:
+class Numeric(_Input):
     """A column of numbers: scaled, with the median where a cell is missing."""
 
     name: str
@@ -247,21 +246,16 @@ class Numeric:
     has_missing: bool
     kind: str = "numeric"
 
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the numbers it becomes."""
-        return [self.name, f"{self.name} is missing"] if self.has_missing else [self.name]
+    def _names(self) -> list[str]:
+        return [self.name]
 
-    def encode(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Float32[np.ndarray, "n k"]:
-        """The numbers a network reads."""
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
         numbers = as_numbers(series, missing)
         check_finite(numbers)
         _check_are_numbers(series, numbers, missing, notes)
         check_range(self.name, numbers, self.low, self.high)
-        _note_missing(self.name, numbers, self.has_missing, notes)
         filled = numbers.fill_null(self.fill).to_numpy()
-        scaled = np.clip((filled - self.mean) / self.std, -MAX_SCALED, MAX_SCALED)
-        return _with_indicator(scaled[:, None], numbers, self.has_missing)
+        return numbers, np.clip((filled - self.mean) / self.std, -MAX_SCALED, MAX_SCALED)[:, None]
 
     def describe(self) -> str:
         """What was learnt, in words."""
@@ -269,7 +263,7 @@ class Numeric:
 
 
 @dataclass(frozen=True)
-class Boolean:
+class Boolean(_Input):
     """A column of yes and no: 1 and 0, with the usual share of yes where a cell is missing."""
 
     name: str
@@ -277,17 +271,13 @@ class Boolean:
     has_missing: bool
     kind: str = "boolean"
 
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the numbers it becomes."""
-        return [self.name, f"{self.name} is missing"] if self.has_missing else [self.name]
+    def _names(self) -> list[str]:
+        return [self.name]
 
-    def encode(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Float32[np.ndarray, "n k"]:
-        """The numbers a network reads."""
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
         flags = as_flags(series, missing)
         _check_are_numbers(series, flags, missing, notes, wanted="yes and no")
-        _note_missing(self.name, flags, self.has_missing, notes)
-        return _with_indicator(flags.fill_null(self.fill).to_numpy()[:, None], flags, self.has_missing)
+        return flags, flags.fill_null(self.fill).to_numpy()[:, None]
 
     def describe(self) -> str:
         """What was learnt, in words."""
@@ -295,7 +285,7 @@ class Boolean:
 
 
 @dataclass(frozen=True)
-class Categorical:
+class Categorical(_Input):
     """A column of names: one number for each frequent one, and one for all others, new and missing ones included."""
 
     name: str
@@ -304,24 +294,16 @@ class Categorical:
     has_missing: bool
     kind: str = "categorical"
 
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the numbers it becomes."""
-        extra = [f"{self.name} is missing"] if self.has_missing else []
-        return [*(f"{self.name} is {level}" for level in self.levels), f"{self.name} is other", *extra]
+    def _names(self) -> list[str]:
+        return [f"{self.name} is {level}" for level in (*self.levels, "other")]
 
-    def encode(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Float32[np.ndarray, "n k"]:
-        """The numbers a network reads."""
-        text = as_text(series, missing)
-        codes = text.replace_strict(
-            list(self.levels), list(range(len(self.levels))), default=len(self.levels), return_dtype=pl.Int64
-        ).to_numpy()
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
+        text, count = as_text(series, missing), len(self.levels)
+        codes = text.replace_strict(list(self.levels), range(count), default=count, return_dtype=pl.Int64).to_numpy()
         new = text.filter(~text.is_in(list(self.levels))).drop_nulls()
-        if self.num_values == len(self.levels) and new.len():
+        if self.num_values == count and new.len():
             notes.append(f"'{self.name}' has values that training did not, such as '{new[0]}'; they count as other")
-        _note_missing(self.name, text, self.has_missing, notes)
-        one_hot = np.eye(len(self.levels) + 1, dtype=np.float32)[codes]
-        return _with_indicator(one_hot, text, self.has_missing)
+        return text, np.eye(count + 1, dtype=np.float32)[codes]
 
     def describe(self) -> str:
         """What was learnt, in words."""
@@ -331,7 +313,7 @@ class Categorical:
 
 
 @dataclass(frozen=True)
-class Date:
+class Date(_Input):
     """A column of dates: linear time, and where the moment lies in the year, the week and the day."""
 
     name: str
@@ -344,32 +326,27 @@ class Date:
     has_missing: bool
     kind: str = "date"
 
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the numbers it becomes."""
+    def _names(self) -> list[str]:
         cycles = [f"{self.name} {part} {wave}" for part in self.parts for wave in ("sin", "cos", "sin 2", "cos 2")]
-        return [self.name, *cycles, *([f"{self.name} is missing"] if self.has_missing else [])]
+        return [self.name, *cycles]
 
-    def encode(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Float32[np.ndarray, "n k"]:
-        """The numbers a network reads."""
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
         days = as_dates(series.set(as_text(series, missing).is_null(), None), self.date_format)
         _check_are_numbers(series, days, missing, notes, wanted=f"dates as in training, such as {self.example()}")
-        _note_missing(self.name, days, self.has_missing, notes)
         known = days.is_not_null().to_numpy()[:, None]
         values = days.fill_null(self.mean).to_numpy()
         columns = [np.clip((values - self.mean) / self.std, -MAX_SCALED, MAX_SCALED)]
         for part in self.parts:
             angle = 2 * np.pi * values / PERIODS[part]
             columns += [np.sin(angle), np.cos(angle), np.sin(2 * angle), np.cos(2 * angle)]
-        return _with_indicator(np.stack(columns, axis=1) * known, days, self.has_missing)
+        return days, np.stack(columns, axis=1) * known
 
     def example(self) -> str:
         """The first date of training as it may be written."""
         known = self.date_format or ISO_DAY
         if known.startswith(ISO_DAY):
             known = "%Y-%m-%d %H:%M:%S" if "day" in self.parts else ISO_DAY
-        moment = pl.Series([round(self.low * 1e6 * SECONDS_A_DAY)]).cast(pl.Datetime("us"))
-        return moment.dt.strftime(known)[0]
+        return pl.Series([round(self.low * 1e6 * SECONDS_A_DAY)]).cast(pl.Datetime("us")).dt.strftime(known)[0]
 
     def describe(self) -> str:
         """What was learnt, in words."""
@@ -385,6 +362,7 @@ class Dropped:
     name: str
     reason: str
     kind: str = "dropped"
+    has_missing: ClassVar[bool] = False
 
     @property
     def outputs(self) -> list[str]:
@@ -397,10 +375,4 @@ class Dropped:
 
 
 Column = Numeric | Boolean | Categorical | Date | Dropped
-KINDS: dict[str, type] = {
-    "numeric": Numeric,
-    "boolean": Boolean,
-    "categorical": Categorical,
-    "date": Date,
-    "dropped": Dropped,
-}
+KINDS: dict[str, type] = {kind.kind: kind for kind in (Numeric, Boolean, Categorical, Date, Dropped)}

@@ -22,12 +22,12 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from stmaml.errors import SettingError, SourceError
 from stmaml.tables.answers import SUPPORT_SIZES, level_name
+from stmaml.tables.benchmark import Config, TableConfig
 from stmaml.tables.calibration import class_sets
-from stmaml.tables.fitting import TableConfig, finish, prepare, train
 from stmaml.tables.groups import Sizes
-from stmaml.tables.model import FewShotModel
-from stmaml.tables.schema import TargetKind
-from stmaml.tables.settings import default_settings
+from stmaml.tables.model import FewShotModel, fit_frame
+from stmaml.tables.schema import WantedTarget
+from stmaml.tables.settings import table_recipe
 
 GROUP, TARGET = "(group)", "(target)"
 PARAMETERS = {"task": "groups", "target": "y", "features": "X"}
@@ -38,7 +38,7 @@ Estimator = TypeVar("Estimator", bound="_FewShotEstimator")
 class _FewShotEstimator(BaseEstimator, abc.ABC):
     """What regressor and classifier share."""
 
-    _kind: TargetKind
+    _kind: WantedTarget
 
     def __init__(  # without types: scikit-learn wants nothing refused before fit
         self, *, method="st-maml", steps=None, shots=10, min_query=5, num_samples=20, random_state: Any = 0
@@ -68,11 +68,11 @@ class _FewShotEstimator(BaseEstimator, abc.ABC):
         check_consistent_length(frame, y, groups)
         _check_no_gaps("y", y)
         with _in_own_words():
-            settings = default_settings(self.method, steps=self.steps, seed=_seed(self.random_state))
-            table = TableConfig(GROUP, TARGET, kind=self._kind, sizes=Sizes(shots=self.shots, min_query=self.min_query))
+            seed, sizes = _seed(self.random_state), Sizes(shots=self.shots, min_query=self.min_query)
+            table = Config(TableConfig(GROUP, TARGET, kind=self._kind, sizes=sizes))
+            recipe = table_recipe(table, self.method, steps=self.steps)
             labelled = frame.with_columns(_group_names(groups), self._learn_labels(y))
-            prepared = prepare(labelled, table, settings)
-            self.meta_model_ = finish(prepared, settings, train(prepared, settings))
+            self.meta_model_ = fit_frame(labelled, recipe, seed=seed)
         self._remember(frame, X)
         self.support_ = None
         return self
@@ -198,12 +198,10 @@ class _FewShotEstimator(BaseEstimator, abc.ABC):
 class FewShotRegressor(RegressorMixin, _FewShotEstimator):
     """Predicts numbers for a new group from a few labelled rows, with intervals that hold on new groups."""
 
-    _kind: TargetKind = "regression"
+    _kind: WantedTarget = "regression"
 
     def predict(
-        self,
-        X: Any,
-        return_std: bool = False,
+        self, X: Any, return_std: bool = False
     ) -> Float[np.ndarray, " n"] | tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
         """The expected target of each row, and its standard deviation if asked for."""
         frame = self._answer(X, (0.5,))
@@ -211,9 +209,7 @@ class FewShotRegressor(RegressorMixin, _FewShotEstimator):
         return (mean, frame["std"].to_numpy()) if return_std else mean
 
     def predict_quantiles(
-        self,
-        X: Any,
-        quantiles: Sequence[float | int] = (0.05, 0.5, 0.95),
+        self, X: Any, quantiles: Sequence[float | int] = (0.05, 0.5, 0.95)
     ) -> Float[np.ndarray, "n l"]:
         """The recalibrated quantiles of each row, a column for each level."""
         levels = tuple(float(level) for level in quantiles)
@@ -224,12 +220,7 @@ class FewShotRegressor(RegressorMixin, _FewShotEstimator):
         frame = self._answer(X, levels)
         return np.stack([frame[level_name(level)].to_numpy() for level in levels], axis=1)
 
-    def sample_y(
-        self,
-        X: Any,
-        n_samples: int = 1,
-        random_state: Any = None,
-    ) -> Float[np.ndarray, "n d"]:
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Float[np.ndarray, "n d"]:
         """Targets drawn for all rows together, a column for each draw."""
         return self._draw(X, n_samples, random_state).astype(float)
 
@@ -241,7 +232,7 @@ class FewShotRegressor(RegressorMixin, _FewShotEstimator):
 class FewShotClassifier(ClassifierMixin, _FewShotEstimator):
     """Predicts classes for a new group from a few labelled rows. All groups share the same classes."""
 
-    _kind: TargetKind = "classification"
+    _kind: WantedTarget = "classification"
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " n"]:
         """The likeliest class of each row."""
@@ -260,15 +251,10 @@ class FewShotClassifier(ClassifierMixin, _FewShotEstimator):
         support = self._support()
         shots = np.array([0 if support is None else min(support.height, SUPPORT_SIZES[-1])])
         probabilities = self.predict_proba(X)
-        floor = self._model().calibration.floor_at(shots, coverage)
-        return class_sets(probabilities, np.repeat(floor, len(probabilities)))
+        floor = self._model().calibration.at(shots).floor(coverage)
+        return np.asarray(class_sets(probabilities, np.repeat(floor, len(probabilities))))
 
-    def sample_y(
-        self,
-        X: Any,
-        n_samples: int = 1,
-        random_state: Any = None,
-    ) -> Shaped[np.ndarray, "n d"]:
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Shaped[np.ndarray, "n d"]:
         """Classes drawn for all rows together, a column for each draw."""
         drawn = self._draw(X, n_samples, random_state)
         return self.classes_[drawn]

@@ -11,8 +11,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
-from stmaml.benchmarks.base import TaskSet
-from stmaml.errors import SettingError, SourceError
+from stmaml.draws import distinct_set
+from stmaml.errors import SourceError, at_least
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 
 MIN_GROUPS = 8
@@ -32,9 +32,7 @@ class Sizes:
     """A group needs this many rows beside its labelled ones, or it is skipped."""
 
     def __post_init__(self):
-        for name in ("shots", "query_size", "min_query"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"--{name.replace('_', '-')} must be at least 1; got {getattr(self, name)}.")
+        at_least(1, shots=self.shots, query_size=self.query_size, min_query=self.min_query)
 
     @property
     def min_rows(self) -> int:
@@ -55,8 +53,7 @@ class Split:
 def split_groups(names: Sequence[str], counts: Int[np.ndarray, " g"], sizes: Sizes) -> Split:
     """70 % of the groups to train on, 15 % to validate and calibrate, 15 % to test.
 
-    A digest of its name ranks a group, so that the parts depend neither on the order of the rows nor on a seed.
-    """
+    A digest of its name ranks a group, so that the parts depend neither on the order of the rows nor on a seed."""
     large = [name for name, count in zip(names, counts, strict=True) if count >= sizes.min_rows]
     skipped = [name for name, count in zip(names, counts, strict=True) if count < sizes.min_rows]
     if len(names) == 1:
@@ -86,13 +83,26 @@ class GroupTasks(eqx.Module):
     training: bool = eqx.field(static=True)
     """Groups at random with any number of labelled rows; else one group after the other with all shots."""
 
+    @property
+    def num_groups(self) -> int:
+        """Groups to draw from."""
+        return self.start.shape[0]
+
+    def pooled(
+        self, max_rows: int, seed: int
+    ) -> tuple[Float[np.ndarray, "n dx"], Shaped[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """Inputs, targets and group of all rows: whoever wants fewer chooses among them."""
+        del max_rows, seed
+        y, count = np.asarray(self.y), np.asarray(self.count)
+        targets = y[:, 0].astype(float) if y.ndim == 2 else y
+        return np.asarray(self.x), targets, np.repeat(np.arange(len(count)), count)
+
     def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
         """Tasks with freshly drawn rows; no row is in both support and query."""
         group_key, task_key = jr.split(key)
-        num_groups = self.start.shape[0]
-        group = jnp.arange(num_tasks) % num_groups
+        group = jnp.arange(num_tasks) % self.num_groups
         if self.training:
-            group = jr.randint(group_key, (num_tasks,), 0, num_groups)
+            group = jr.randint(group_key, (num_tasks,), 0, self.num_groups)
         tasks = jax.vmap(self._task)(group, jr.split(task_key, num_tasks))
         return TaskBatch(tasks, jnp.zeros(num_tasks, dtype=int))
 
@@ -114,29 +124,9 @@ def draw_distinct(
 ) -> tuple[Int[Array, " k"], Shaped[Array, " k"]]:
     """`num_draws` different numbers below `count` in random order, or all of them if there are fewer.
 
-    The second array says which entries are real. Floyd's algorithm: its cost does not grow with `count`, so that large
-    groups beside small ones take no padding.
-    """
+    The second array says which entries are real. The cost does not grow with `count`, so that large groups beside
+    small ones take no padding."""
     draw_key, order_key = jr.split(key)
-    places = jnp.arange(num_draws)
-    drawn = jnp.minimum(count, num_draws)
-    # In step i the numbers 0 ... tops[i] are open, the last of them for the first time.
-    tops = (count - drawn + places).astype(count.dtype)
-    offers = jr.randint(draw_key, (num_draws,), 0, tops + 1, dtype=count.dtype)
-
-    def step(chosen: Int[Array, " k"], place: Int[Array, ""]) -> tuple[Int[Array, " k"], None]:
-        one = jnp.where((chosen == offers[place]).any(), tops[place], offers[place])
-        return chosen.at[place].set(jnp.where(place < drawn, one, -1)), None
-
-    chosen, _ = jax.lax.scan(step, jnp.full(num_draws, -1, dtype=count.dtype), places)
-    # Floyd's set is uniform but its order is not; unused places go last.
-    order = jnp.argsort(jr.uniform(order_key, (num_draws,)) + (places >= drawn))
-    return jnp.maximum(chosen[order], 0), places < drawn
-
-
-def with_shots(task_set: TaskSet, shots: int) -> TaskSet:
-    """The same tasks with only the first `shots` rows of each support set labelled; the queries stay."""
-    support = task_set.batch.tasks.support
-    weight = np.asarray(support.weight) * (np.arange(support.weight.shape[1]) < shots).astype(np.float32)
-    batch = eqx.tree_at(lambda b: b.tasks.support.weight, task_set.batch, weight)
-    return TaskSet(f"{task_set.name}/shots-{shots}", batch, task_set.digest)
+    real = jnp.arange(num_draws) < count
+    order = jnp.argsort(jr.uniform(order_key, (num_draws,)) + ~real)  # unused places go last
+    return jnp.maximum(distinct_set(count, num_draws, key=draw_key)[order], 0), real

@@ -1,58 +1,48 @@
 """A learner for the groups of a table: labelled rows of a new group in, predictions whose intervals hold out."""
 
-import dataclasses
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import polars as pl
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 
+from stmaml.benchmarks.base import TABLE
 from stmaml.errors import RunError, SourceError
-from stmaml.methods.standardised import Standardised
-from stmaml.runs import Run, read_json, read_npz, save_arrays, write_json
+from stmaml.experiments import load_experiment, load_learner, train_once
+from stmaml.limits import ROWS_AT_ONCE
+from stmaml.methods.base import AbstractMetaLearner
+from stmaml.progress import tell
+from stmaml.recipes import Experiment
+from stmaml.runs import Run
 from stmaml.tables.adapted import DEFAULT_LEVELS, AdaptedModel, Answer
+from stmaml.tables.aftercare import load_calibration, load_reference
 from stmaml.tables.answers import (
     QUERY_SIZES,
-    ROWS_AT_ONCE,
     SUPPORT_SIZES,
     Collected,
     Item,
+    Labelled,
     adapt_groups,
     answer_groups,
     beside,
-    by_group,
     codes,
     draw_targets,
     fitting,
     group_keys,
 )
+from stmaml.tables.benchmark import open_frame, schema_of, target_scaling, task_spec
 from stmaml.tables.calibration import Calibration, caution
 from stmaml.tables.columns import check_range
 from stmaml.tables.novelty import Reference
 from stmaml.tables.reading import Groups, group_rows, row_list
 from stmaml.tables.schema import Schema, table_keys
-from stmaml.tables.settings import Settings, build, load_settings, task_spec
 from stmaml.tasks import Examples, TaskSpec
-
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """The labelled rows of some groups as arrays."""
-
-    x: Float[np.ndarray, "n dx"]
-    y: Shaped[np.ndarray, " n"]
-    groups: Groups
-
-    def rows(self, name: str) -> Int[np.ndarray, " k"]:
-        """The rows of a group; none for a group without any."""
-        return by_group(self.groups, name, SUPPORT_SIZES[-1])
 
 
 @dataclass(frozen=True)
@@ -60,21 +50,15 @@ class FewShotModel:
     """A meta-trained learner with the schema of its table, its calibration and the groups it knows."""
 
     schema: Schema
-    settings: Settings
-    learner: Standardised
+    experiment: Experiment
+    learner: AbstractMetaLearner
     calibration: Calibration
     reference: Reference
 
     @property
     def spec(self) -> TaskSpec:
         """What its tasks look like."""
-        return task_spec(self.schema, self.settings.noise_model)
-
-    def save(self, run: Run) -> None:
-        """Writes beside a run's weights what else the model needs."""
-        run.save_learner(self.learner)
-        save_arrays(_reference_path(run), dataclasses.asdict(self.reference))
-        write_json(_calibration_path(run), self.calibration.to_json())
+        return task_spec(self.schema)
 
     def predict(
         self,
@@ -86,7 +70,6 @@ class FewShotModel:
         coverage: float = 0.9,
         suggest: int = 0,
         seed: int = 0,
-        on_progress: Progress = lambda done, total: None,
     ) -> Answer:
         """A prediction for each row of `query` from the labelled rows of its group in `support`, if there are any.
 
@@ -97,7 +80,6 @@ class FewShotModel:
             levels: which quantiles to give.
             coverage: how likely the true class is to be in the set of classes that is given.
             suggest: in each group, rank so many rows whose labels would tell most.
-            on_progress: told how many rows of how many are done.
         """
         notes: list[str] = []
         labelled, keys = self._match(query, support, notes)
@@ -109,7 +91,7 @@ class FewShotModel:
         for items in self._batches(groups, labelled, num_samples):
             self._respond(items, x, labelled, table, num_samples=num_samples, seed=seed)
             done += sum(len(item.rows) for item in items)
-            on_progress(done, query.height)
+            tell("predicting rows", done, query.height)
         if suggest:
             table.suggest(suggest)
         unknown = sum(name not in labelled.groups.index for name in groups.names)
@@ -119,14 +101,7 @@ class FewShotModel:
             notes.extend(caution(self.calibration.groups, self.schema.target.is_class))
         return Answer(beside(query, table.frame(), notes), notes)
 
-    def adapt(
-        self,
-        support: pl.DataFrame,
-        *,
-        num_samples: int = 20,
-        seed: int = 0,
-        on_progress: Progress = lambda done, total: None,
-    ) -> Iterator[AdaptedModel]:
+    def adapt(self, support: pl.DataFrame, *, num_samples: int = 20, seed: int = 0) -> Iterator[AdaptedModel]:
         """The predictors of each group in `support`, to be kept and used without its labelled rows."""
         labelled = self._labelled(support, self._keys(support, "support", []), [])
         names = labelled.groups.names
@@ -138,7 +113,7 @@ class FewShotModel:
             novelty = self.reference.novelty(np.asarray(code, dtype=float), np.array([len(rows)]))[0]
             yield AdaptedModel(
                 self.schema,
-                self.settings,
+                self.experiment,
                 self.calibration,
                 name,
                 len(rows),
@@ -146,7 +121,7 @@ class FewShotModel:
                 float(novelty) if np.isfinite(novelty) else None,
                 jax.tree.map(lambda leaf: leaf[0], predictors),
             )
-            on_progress(number, len(names))
+            tell("saving groups", number, len(names))
 
     def sample(
         self, query: pl.DataFrame, support: pl.DataFrame | None, num_draws: int, *, seed: int = 0
@@ -162,7 +137,7 @@ class FewShotModel:
         count = jax.tree.leaves(predictors)[0].shape[0]
         if count != num_draws:  # a deterministic method has one predictor, a particle method its particles
             predictors = jax.tree.map(lambda leaf: leaf[jnp.arange(num_draws) % count], predictors)
-        temperature = jnp.asarray(self.calibration.temperature_at(np.array([len(rows)]))[0])
+        temperature = self.calibration.at(len(rows)).temperature
         return np.asarray(draw_targets(predictors, jnp.asarray(self.schema.encode(query)), temperature, draw_key))
 
     def check_support(self, support: pl.DataFrame) -> None:
@@ -259,8 +234,8 @@ class FewShotModel:
         values = answer_groups(
             adapt_groups(self.learner, support, num_samples, keys),
             jnp.asarray(x[rows]),
-            jnp.asarray(self.calibration.temperature_at(shots)),
-            jnp.asarray(self.calibration.scores_at(shots, np.array(table.levels))),
+            self.calibration.at(shots),
+            jnp.array(table.levels),
             table.keep_functions,
         )
         code, entropy = (np.asarray(values, dtype=float) for values in codes(self.learner, support, self.spec))
@@ -282,30 +257,33 @@ class FewShotModel:
         return jax.vmap(Examples)(jnp.asarray(x), labels, jnp.asarray(weight))
 
 
+def fit_frame(frame: pl.DataFrame, experiment: Experiment, *, seed: int = 0) -> FewShotModel:
+    """A model trained and calibrated on the groups of a table in memory."""
+    settings: Any = experiment.benchmark_settings
+    benchmark = open_frame(frame, settings)
+    opened = replace(experiment, benchmark_settings=benchmark.settings)
+    learner = train_once(opened, benchmark, seed=seed)
+    care: Any = benchmark.aftercare
+    return FewShotModel(schema_of(opened), opened, learner, *care.care(learner))
+
+
 def load_model(folder: Path | str) -> FewShotModel:
     """The model of a finished run of `stmaml fit`."""
     run = Run(Path(folder))
-    schema, settings = load_settings(run)
-    if not _calibration_path(run).exists():
-        raise RunError(f"{folder} is not finished. Go on with 'stmaml fit --resume {folder}'.")
-    learner = run.load_learner(build(schema, settings))
-    calibration = Calibration.from_json(read_json(_calibration_path(run)))
-    arrays = {name.strip("[]'"): array for name, array in read_npz(_reference_path(run)).items()}
-    return FewShotModel(schema, settings, learner, calibration, Reference(**arrays))
+    experiment = load_table(run)
+    schema, calibration = schema_of(experiment), load_calibration(run.folder)
+    learner = load_learner(run, experiment, task_spec(schema), target_scaling(schema))
+    return FewShotModel(schema, experiment, learner, calibration, load_reference(run.folder))
 
 
-def clear_model(run: Run) -> None:
-    """Deletes what an earlier fit left beside its weights."""
-    for path in (_calibration_path(run), _reference_path(run)):
-        path.unlink(missing_ok=True)
-
-
-def _calibration_path(run: Run) -> Path:
-    return run.folder / "calibration.json"
-
-
-def _reference_path(run: Run) -> Path:
-    return run.folder / "reference.npz"
+def load_table(run: Run) -> Experiment:
+    """The settings of a run of `stmaml fit`."""
+    experiment = load_experiment(run)
+    if experiment.benchmark != TABLE:
+        raise RunError(
+            f"{run.folder} is not a run of 'stmaml fit'. Its predictions need the benchmark it was made for."
+        )
+    return experiment
 
 
 def _one_group(frame: pl.DataFrame) -> pl.Series:

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 SHRINKAGE = 0.1
+Codes = Float[np.ndarray, "_ c"]  # of groups, one a row
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,7 @@ class Reference:
     precision: Float[np.ndarray, "k c c"]
     distance: Float[np.ndarray, "k h"]
     """Distances of held-out groups, sorted: what is usual for a group that was not trained on."""
-    entropy: Float[np.ndarray, " k"]
-    """Mean entropy of z over held-out groups; NaN for methods without z."""
+    entropy: Float[np.ndarray, " k"]  # mean entropy of z over held-out groups; NaN for methods without z
 
     def novelty(self, code: Float[np.ndarray, "m c"], shots: Int[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
         """The share of held-out groups that look less unusual than each group; NaN without labelled rows."""
@@ -36,8 +36,8 @@ class Reference:
         return np.where(shots > 0, entropy - self.entropy[self._nearest(shots)], np.nan)
 
     def _nearest(self, shots: Int[np.ndarray, " m"]) -> Int[np.ndarray, " m"]:
-        gaps = np.abs(np.log1p(np.asarray(shots, dtype=float))[:, None] - np.log1p(self.shots.astype(float))[None])
-        return gaps.argmin(1)
+        own, fitted = (np.log1p(np.asarray(each, dtype=float)) for each in (shots, self.shots))
+        return np.abs(own[:, None] - fitted[None]).argmin(1)
 
 
 def mahalanobis(
@@ -49,10 +49,7 @@ def mahalanobis(
 
 
 def refer(
-    shots: list[int],
-    known: list[Float[np.ndarray, "g c"]],
-    held_out: list[Float[np.ndarray, "h c"]],
-    entropy: list[Float[np.ndarray, " h"]],
+    shots: list[int], known: list[Codes], held_out: list[Codes], entropy: list[Float[np.ndarray, " h"]]
 ) -> Reference:
     """A reference from codes of training groups and of held-out ones, one array for each number of labelled rows."""
     means = np.stack([codes.mean(0) for codes in known])
@@ -74,13 +71,9 @@ def suggest_rows(
 ) -> Int[np.ndarray, " r"]:
     """The rows whose labels would lower the summed variance over all rows most, the best first.
 
-    Sampled predictors stand for a Gaussian over functions; after each choice it is conditioned on the row's label,
-    whose value does not matter for the variances.
-
-    Args:
-        functions: what each sampled predictor expects in each row (of each class, for classes).
-        noise: variance of a label about that.
-    """
+    Sampled predictors stand for a Gaussian over functions: `functions` is what each expects in each row (of each
+    class, for classes), `noise` the variance of a label about that. After each choice the Gaussian is conditioned on
+    the row's label, whose value does not matter for the variances."""
     centred = (functions - functions.mean(0)).astype(float)
     num_samples, size, num_outputs = centred.shape
     covariance = np.einsum("snk,smk->knm", centred, centred) / num_samples

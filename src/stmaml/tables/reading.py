@@ -6,20 +6,18 @@ Cells of CSV files stay text: what a column holds is decided once, over all rows
 import csv
 import gzip
 import io
-import tarfile
-import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from lzma import LZMAError
 from pathlib import Path, PurePath
 
 import numpy as np
 import polars as pl
 from jaxtyping import Int
 
+from stmaml.data.archives import members
 from stmaml.errors import SourceError
 from stmaml.progress import tell
 
@@ -27,21 +25,17 @@ DELIMITERS = (",", ";", "\t", "|")
 TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
 ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
-_DAMAGE = (OSError, EOFError, zlib.error, LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError)
+_DAMAGE = (OSError, EOFError, zlib.error)
 
 
 @dataclass(frozen=True)
 class Reading:
     """How files are to be read."""
 
-    delimiter: str | None = None
-    """What separates the columns of a CSV file; found out if not given."""
-    columns: tuple[str, ...] = ()
-    """The columns that are needed; all if none is named."""
-    known: tuple[str, ...] = ()
-    """Columns that are expected: a CSV file may hold one of them alone."""
-    may_be_empty: bool = False
-    """Whether a header without rows will do."""
+    delimiter: str | None = None  # what separates the columns of a CSV file; found out if not given
+    columns: tuple[str, ...] = ()  # the columns that are needed; all if none is named
+    known: tuple[str, ...] = ()  # columns that are expected: a CSV file may hold one of them alone
+    may_be_empty: bool = False  # whether a header without rows will do
 
 
 @dataclass(frozen=True)
@@ -64,25 +58,19 @@ def read_table(paths: Sequence[Path], reading: Reading | None = None) -> pl.Data
                 "Give files of one table, or name the columns they share with --features."
             )
         frames.append(frame if not frames else frame.select(frames[0].columns))
-    table = _stack(frames)
+    try:
+        table = pl.concat(frames, how="vertical_relaxed")
+    except pl.exceptions.PolarsError as error:
+        why = _first_line(error)
+        raise SourceError(f"the files hold different types in one column ({why}). Store it in one type.") from error
     if table.height == 0 and not reading.may_be_empty:
         raise SourceError(f"{paths[0]} has a header but no rows. Give a table with rows.")
     return table
 
 
-def _stack(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    try:
-        return pl.concat(frames, how="vertical_relaxed")
-    except pl.exceptions.PolarsError as error:
-        raise SourceError(
-            f"the files hold different types in one column ({_first_line(error)}). Store the column in one type."
-        ) from error
-
-
 def _parts(paths: Sequence[Path]) -> Iterator[_Part]:
-    for path in paths:
-        if not path.exists():
-            raise SourceError(f"there is no file {path}. Check the path.")
+    if absent := [path for path in paths if not path.exists()]:
+        raise SourceError(f"there is no file {absent[0]}. Check the path.")
     files = [file for path in paths for file in _files(path)]
     for number, file in enumerate(files):
         if len(files) > 1:
@@ -96,7 +84,7 @@ def _parts(paths: Sequence[Path]) -> Iterator[_Part]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(p for p in path.rglob("*") if p.name.lower().endswith(TEXT_ENDINGS + PARQUET_ENDINGS))
+    found = sorted(p for p in path.rglob("*") if _is_table(p.name))
     if not found:
         raise SourceError(f"the folder {path} has no CSV or Parquet file. Give the folder that holds the table.")
     return found
@@ -105,37 +93,20 @@ def _files(path: Path) -> list[Path]:
 def _members(archive: Path) -> Iterator[_Part]:
     """The tables inside an archive, unpacked in memory one by one."""
     total, found = archive.stat().st_size, False
-    with archive.open("rb") as file:
-        for name, content in _unpack(archive, file):
-            tell(f"reading {archive.name}", min(file.tell(), total), total)
-            if PurePath(name).name.lower().endswith(TEXT_ENDINGS + PARQUET_ENDINGS):
-                found = True
-                yield _Part(f"{archive}:{name}", content)
+    for name, content, position in members(archive, _is_table):
+        found = True
+        tell(f"reading {archive.name}", min(position, total), total)
+        yield _Part(f"{archive}:{name}", content)
     if not found:
         raise SourceError(f"the archive {archive} has no CSV or Parquet file in it. Give one that holds the table.")
 
 
-def _unpack(archive: Path, file: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
-    last = "its beginning"
-    with _intact(f"the archive {archive}", lambda: f" after {last}"):
-        if archive.suffix.lower() == ".zip":
-            with zipfile.ZipFile(file) as packed:
-                for name in packed.namelist():
-                    content = packed.read(name)
-                    last = name
-                    yield name, content
-            return
-        with tarfile.open(fileobj=file, mode="r:*") as packed:
-            for member in packed:
-                content = packed.extractfile(member)
-                if content is not None:
-                    data = content.read()
-                    last = member.name
-                    yield member.name, data
+def _is_table(name: str) -> bool:
+    return PurePath(name).name.lower().endswith(TEXT_ENDINGS + PARQUET_ENDINGS)
 
 
 @contextmanager
-def _intact(what: str, where: Callable[[], str] = lambda: "") -> Iterator[None]:
+def _intact(what: str) -> Iterator[None]:
     """Turns the errors of damaged files into one that names the file."""
     try:
         yield
@@ -143,7 +114,7 @@ def _intact(what: str, where: Callable[[], str] = lambda: "") -> Iterator[None]:
         raise
     except _DAMAGE as error:
         raise SourceError(
-            f"{what} is damaged or cut short{where()} ({_first_line(error)}). Fetch it again, or pack it anew."
+            f"{what} is damaged or cut short ({_first_line(error)}). Fetch it again, or pack it anew."
         ) from error
 
 
@@ -151,11 +122,10 @@ def _read_part(part: _Part, reading: Reading) -> pl.DataFrame:
     name = part.label.lower()
     if name.endswith(PARQUET_ENDINGS):
         return _read_parquet(part, reading.columns)
-    if name.endswith(".gz"):
-        with _intact(part.label):
-            packed = part.content if isinstance(part.content, bytes) else part.content.read_bytes()
-            return _read_csv(_Part(part.label, gzip.decompress(packed)), reading)
     with _intact(part.label):
+        if name.endswith(".gz"):
+            packed = part.content if isinstance(part.content, bytes) else part.content.read_bytes()
+            part = _Part(part.label, gzip.decompress(packed))
         return _read_csv(part, reading)
 
 
@@ -182,8 +152,7 @@ def _decoded(column: pl.Series) -> pl.Series:
 
 def _tidy(frame: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFrame:
     """The frame without blanks around names, its columns in the order asked for."""
-    frame = frame.rename(str.strip)
-    return frame.select(columns) if columns else frame
+    return frame.rename(str.strip).select(columns or pl.all())
 
 
 def _read_csv(part: _Part, reading: Reading) -> pl.DataFrame:
@@ -254,23 +223,17 @@ def _fields(line: str, delimiter: str) -> list[str]:
 
 def _places(label: str, header: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
     """Where the wanted columns are; None for all."""
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if list(header).count(name) > 1)
-        raise SourceError(f"{label} has two columns named '{twice}'. Rename or remove one of them.")
+    if twice := [name for name in header if list(header).count(name) > 1]:
+        raise SourceError(f"{label} has two columns named '{twice[0]}'. Rename or remove one of them.")
     check_has(header, wanted, label)
     return sorted(header.index(name) for name in wanted) or None
 
 
 def check_has(header: Sequence[str], wanted: Iterable[str], label: str) -> None:
     """Raises SourceError for a column that is not there, listing those that are."""
-    for name in wanted:
-        if name not in header:
-            raise SourceError(f"{label} has no column '{name}'; it has: {_listed(header)}.")
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:40])
-    return shown if len(names) <= 40 else f"{shown} and {len(names) - 40} more"
+    if absent := [name for name in wanted if name not in header]:
+        shown = ", ".join(header[:40]) + (f" and {len(header) - 40} more" if len(header) > 40 else "")
+        raise SourceError(f"{label} has no column '{absent[0]}'; it has: {shown}.")
 
 
 def row_list(chosen: pl.Series) -> str:
@@ -295,12 +258,9 @@ def _first_line(error: BaseException) -> str:
 class Groups:
     """The rows of a table by the group they belong to."""
 
-    names: tuple[str, ...]
-    """Groups in the order of their first rows."""
-    order: Int[np.ndarray, " n"]
-    """Row numbers, one group after the other, each in the table's order."""
-    count: Int[np.ndarray, " g"]
-    """Rows in each group."""
+    names: tuple[str, ...]  # groups in the order of their first rows
+    order: Int[np.ndarray, " n"]  # row numbers, one group after the other, each in the table's order
+    count: Int[np.ndarray, " g"]  # rows in each group
 
     @cached_property
     def start(self) -> Int[np.ndarray, " g"]:

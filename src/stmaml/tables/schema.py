@@ -1,6 +1,5 @@
 """What the columns of a table hold: found out once, stored with the run, applied to every new row."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -11,28 +10,9 @@ import polars as pl
 from jaxtyping import Bool, Float, Float32, Shaped
 
 from stmaml.errors import SettingError, SourceError
-from stmaml.tables.columns import (
-    DATE_FORMATS,
-    KINDS,
-    Boolean,
-    Categorical,
-    Column,
-    Date,
-    Dropped,
-    Numeric,
-    advice,
-    as_dates,
-    as_flags,
-    as_labels,
-    as_names,
-    as_number,
-    as_numbers,
-    as_text,
-    check_finite,
-    decimal_comma,
-    is_missing_word,
-    unusable_type,
-)
+from stmaml.runs import as_json
+from stmaml.tables import columns as cells
+from stmaml.tables.columns import KINDS, Boolean, Categorical, Column, Date, Dropped, Numeric
 from stmaml.tables.reading import check_has
 
 MAX_LEVELS = 24
@@ -40,7 +20,8 @@ MIN_LEVEL_ROWS = 5
 MAX_CLASSES = 50
 NUMBER_SHARE = 0.98  # of a column's cells: the odd word in a column of numbers is a missing value
 
-TargetKind = Literal["auto", "regression", "classification"]
+WantedTarget = Literal["auto", "regression", "classification"]
+Chosen = Bool[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
@@ -63,23 +44,24 @@ class Target:
         """Numbers as doubles, NaN where missing; or class numbers, -1 where missing."""
         series = frame[self.name]
         if not self.is_class:
-            numbers = as_numbers(series, missing)
-            check_finite(numbers)
-            if (bad := as_text(series, missing).filter(numbers.is_null()).drop_nulls()).len():
-                raise SourceError(f"the target '{self.name}' must hold numbers; it holds '{bad[0]}'. {advice(bad)}")
+            numbers = cells.as_numbers(series, missing)
+            cells.check_finite(numbers)
+            if (bad := cells.as_text(series, missing).filter(numbers.is_null()).drop_nulls()).len():
+                raise SourceError(
+                    f"the target '{self.name}' must hold numbers; it holds '{bad[0]}'. {cells.advice(bad)}"
+                )
             return numbers.to_numpy()
-        text, classes = as_names(series, missing), as_names(pl.Series(self.classes)).to_list()
+        text, classes = cells.as_names(series, missing), cells.as_names(pl.Series(self.classes)).to_list()
         if sorted(name.lower() for name in classes) == ["false", "true"]:  # one tool writes True, another true
             text, classes = text.str.to_lowercase(), [name.lower() for name in classes]
         known = text.is_in(classes)
-        text = text.set(is_missing_word(text) & ~known, None)
+        text = text.set(cells.is_missing_word(text) & ~known, None)
         if (new := text.filter(~known).drop_nulls()).len():
             raise SourceError(
                 f"the target '{self.name}' has the class '{new[0]}', which training did not have; it had: "
                 f"{', '.join(self.classes[:20])}. Remove those rows, or fit again with them."
             )
-        codes = text.replace_strict(classes, list(range(len(classes))), default=-1, return_dtype=pl.Int64)
-        return codes.to_numpy()
+        return text.replace_strict(classes, range(len(classes)), default=-1, return_dtype=pl.Int64).to_numpy()
 
     def describe(self) -> str:
         """What was learnt, in words."""
@@ -125,16 +107,14 @@ class Schema:
             )
         if absent:
             notes.append(f"{label} lacks {_quoted(absent)}; taken as missing in all rows")
-        parts = []
-        for column in self.used:
-            series = pl.Series(column.name, [None] * frame.height, dtype=pl.String)
-            known = column.name in frame.columns
-            parts.append(column.encode(frame[column.name] if known else series, self.missing, notes if known else []))
+        full = frame.with_columns(pl.Series(name, [None] * frame.height, dtype=pl.String) for name in absent)
+        said = {column.name: [] if column.name in absent else notes for column in self.used}
+        parts = [column.encode(full[column.name], self.missing, said[column.name]) for column in self.used]
         return np.concatenate(parts, axis=1).astype(np.float32)
 
     def to_json(self) -> dict[str, Any]:
         """The schema as plain lists and dictionaries."""
-        return dataclasses.asdict(self)
+        return as_json(self)
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Schema":
@@ -151,38 +131,35 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:8]) + (" and others" if len(names) > 8 else "")
 
 
-def infer_column(
-    series: pl.Series, keys: pl.Series, train: Bool[np.ndarray, " n"], missing: Sequence[str] = ()
-) -> Column:
+def infer_column(series: pl.Series, keys: pl.Series, train: Chosen, missing: Sequence[str] = ()) -> Column:
     """What a column holds, judged by all rows; its mean, spread and frequent values by training rows alone."""
-    if (odd := unusable_type(series)) is not None:
+    if (odd := cells.unusable_type(series)) is not None:
         return Dropped(series.name, f"of type {odd}, which cannot be used")
-    text = as_text(series, missing)
+    text = cells.as_text(series, missing)
     present = text.drop_nulls()
     if present.len() == 0:
         return Dropped(series.name, "empty")
     if present.n_unique() == 1 and present.len() == text.len():
         return Dropped(series.name, "constant")
     chosen = pl.Series(train)
-    flags = as_flags(series, missing)
+    flags = cells.as_flags(series, missing)
     if flags.null_count() == text.null_count():
-        known = flags.filter(chosen).drop_nulls()
-        return Boolean(series.name, float(_mean(known)), bool(text.filter(chosen).null_count()))
-    numbers = as_numbers(series, missing)
+        known = flags.filter(chosen).drop_nulls().to_numpy()
+        return Boolean(series.name, float(np.mean(known)) if known.size else 0.5, _has_gaps(text.filter(chosen)))
+    numbers = cells.as_numbers(series, missing)
     if numbers.len() - numbers.null_count() >= NUMBER_SHARE * present.len():
-        check_finite(numbers)
+        cells.check_finite(numbers)
         return _numeric(series.name, numbers.filter(chosen))
-    if (comma := decimal_comma(text)) is not None:
+    if (comma := cells.decimal_comma(text)) is not None:
         return Dropped(series.name, f"numbers with decimal commas, such as '{comma}': write them with points")
-    found = _date_format(series, text)
-    if found is not None:
-        dated = as_dates(series.set(text.is_null(), None), found or None)
+    if (found := _date_format(series, text)) is not None:
+        dated = cells.as_dates(series.set(text.is_null(), None), found or None)
         return _date(series.name, found or None, dated.filter(chosen))
     return _categorical(series.name, text, keys, chosen)
 
 
-def _mean(values: pl.Series) -> float:
-    return float(np.mean(values.to_numpy())) if values.len() else 0.5
+def _has_gaps(values: pl.Series) -> bool:
+    return bool(values.null_count())
 
 
 def _numeric(name: str, numbers: pl.Series) -> Column:
@@ -191,15 +168,8 @@ def _numeric(name: str, numbers: pl.Series) -> Column:
         return Dropped(name, "constant in the training groups")
     low, fill, high = np.quantile(known, [0.001, 0.5, 0.999])
     inside = np.clip(known, *_fences(known))  # a forgotten missing-value code must not set the scale
-    return Numeric(
-        name,
-        fill=float(fill),
-        mean=float(inside.mean()),
-        std=float(inside.std()) or 1.0,
-        low=float(low),
-        high=float(high),
-        has_missing=bool(numbers.null_count()),
-    )
+    mean, std = float(inside.mean()), float(inside.std()) or 1.0
+    return Numeric(name, float(fill), mean, std, float(low), float(high), _has_gaps(numbers))
 
 
 def _fences(known: Float[np.ndarray, " n"]) -> tuple[float, float]:
@@ -212,9 +182,7 @@ def _fences(known: Float[np.ndarray, " n"]) -> tuple[float, float]:
 def odd_values(name: str, numbers: pl.Series) -> str | None:
     """A sentence about values so far from the others that they may be codes for missing ones or another unit."""
     known = numbers.drop_nulls().to_numpy()
-    if known.size == 0:
-        return None
-    low, high = _fences(known)
+    low, high = _fences(known) if known.size else (0.0, 0.0)
     odd = known[(known < low) | (known > high)]
     if odd.size == 0:
         return None
@@ -229,31 +197,23 @@ def _date_format(series: pl.Series, text: pl.Series) -> str | None:
     if series.dtype.is_temporal():
         return ""
     present = text.drop_nulls()
-    head = present.head(200)
-    for candidate in ("", *DATE_FORMATS):
-        if all(as_dates(cells, candidate or None).null_count() == 0 for cells in (head, present)):
-            return candidate
-    return None
+
+    def fits(candidate: str, part: pl.Series) -> bool:
+        return cells.as_dates(part, candidate or None).null_count() == 0
+
+    found = (one for one in ("", *cells.DATE_FORMATS) if fits(one, present.head(200)) and fits(one, present))
+    return next(found, None)
 
 
 def _date(name: str, date_format: str | None, days: pl.Series) -> Column:
     known = days.drop_nulls().to_numpy()
     if known.size == 0 or known.min() == known.max():
         return Dropped(name, "constant in the training groups")
-    span = known.max() - known.min()
-    parts = [part for part, least in (("year", 60.0), ("week", 14.0)) if span >= least]
+    mean, std, low, high = (float(number) for number in (known.mean(), known.std(), known.min(), known.max()))
+    parts = [part for part, least in (("year", 60.0), ("week", 14.0)) if high - low >= least]
     if np.unique(known % 1).size > 1:  # times of day, not days alone
         parts.append("day")
-    return Date(
-        name,
-        date_format,
-        mean=float(known.mean()),
-        std=float(known.std()),
-        low=float(known.min()),
-        high=float(known.max()),
-        parts=tuple(parts),
-        has_missing=bool(days.null_count()),
-    )
+    return Date(name, date_format, mean, std, low, high, tuple(parts), _has_gaps(days))
 
 
 def _categorical(name: str, text: pl.Series, keys: pl.Series, chosen: pl.Series) -> Column:
@@ -269,20 +229,18 @@ def _categorical(name: str, text: pl.Series, keys: pl.Series, chosen: pl.Series)
     levels = tuple(sorted(counts[name].head(MAX_LEVELS).to_list()))
     if not levels:
         return Dropped(name, "text with hardly a value twice")
-    return Categorical(name, levels, int(known.drop_nulls().n_unique()), bool(known.null_count()))
+    return Categorical(name, levels, int(known.drop_nulls().n_unique()), _has_gaps(known))
 
 
-def infer_target(
-    series: pl.Series, train: Bool[np.ndarray, " n"], kind: TargetKind = "auto", missing: Sequence[str] = ()
-) -> Target:
+def infer_target(series: pl.Series, train: Chosen, kind: WantedTarget = "auto", missing: Sequence[str] = ()) -> Target:
     """What is to be predicted: numbers, or classes where they are words or just two."""
     name = series.name
-    numbers, present = as_numbers(series, missing), as_labels(series, missing).drop_nulls()
+    numbers, present = cells.as_numbers(series, missing), cells.as_labels(series, missing).drop_nulls()
     if present.len() == 0:
         raise SourceError(f"the target '{name}' is empty in every row. Choose another column.")
     if present.n_unique() == 1:
         raise SourceError(f"the target '{name}' is '{present[0]}' in every row. Choose one that varies.")
-    words = as_text(series, missing).filter(numbers.is_null()).drop_nulls()
+    words = cells.as_text(series, missing).filter(numbers.is_null()).drop_nulls()
     if kind != "classification" and words.len():
         _check_no_stray_words(name, words, present, kind)
     if kind == "classification" or (kind == "auto" and (words.len() or present.n_unique() == 2)):
@@ -293,7 +251,7 @@ def infer_target(
                 "told apart. Make it a number for regression, or join classes."
             )
         return Target(name, classes=classes)
-    check_finite(numbers)
+    cells.check_finite(numbers)
     known = numbers.filter(pl.Series(train)).drop_nulls().to_numpy()
     if known.size == 0 or known.min() == known.max():
         raise SourceError(f"the target '{name}' is the same in all training groups. Name one that varies.")
@@ -301,9 +259,9 @@ def infer_target(
     return Target(name, float(known.mean()), float(known.std()), float(low), float(high))
 
 
-def _check_no_stray_words(name: str, words: pl.Series, present: pl.Series, kind: TargetKind) -> None:
-    """Raises SourceError where words stand among numbers, of which most targets are, or all have to be."""
-    if (comma := decimal_comma(present)) is not None:
+def _check_no_stray_words(name: str, words: pl.Series, present: pl.Series, kind: WantedTarget) -> None:
+    """Raises SourceError where words stand among the numbers of a target that is, or has to be, numeric."""
+    if (comma := cells.decimal_comma(present)) is not None:
         raise SourceError(
             f"the target '{name}' has decimal commas, such as '{comma}'. Write them with points, or use --kind "
             "classification if they are names."
@@ -319,7 +277,7 @@ def _check_no_stray_words(name: str, words: pl.Series, present: pl.Series, kind:
 
 
 def _class_order(word: str) -> tuple[bool, float, str]:
-    number = as_number(word)
+    number = cells.as_number(word)
     return (number is None, number or 0.0, word)
 
 
@@ -328,10 +286,10 @@ def infer_schema(
     task: str,
     target: str,
     *,
-    train: Bool[np.ndarray, " n"],
+    train: Chosen,
     features: Sequence[str] = (),
     drop: Sequence[str] = (),
-    kind: TargetKind = "auto",
+    kind: WantedTarget = "auto",
     missing: Sequence[str] = (),
     notes: list[str] | None = None,
 ) -> Schema:
@@ -345,24 +303,21 @@ def infer_schema(
     schema = Schema(task, infer_target(frame[target], train, kind, missing), columns, tuple(missing))
     notes.extend(_name_notes("group", keys))
     if schema.target.is_class:
-        notes.extend(_name_notes("class", as_labels(frame[target], missing)))
+        notes.extend(_name_notes("class", cells.as_labels(frame[target], missing)))
     numeric = [column.name for column in schema.used if isinstance(column, Numeric)]
-    for name in numeric if schema.target.is_class else [*numeric, target]:
-        said = odd_values(name, as_numbers(frame[name], missing))
-        notes.extend([said] if said else [])
-    for name in numeric:
-        said = day_numbers(name, as_text(frame[name], missing))
-        notes.extend([said] if said else [])
+    scaled = numeric if schema.target.is_class else [*numeric, target]
+    said = [odd_values(name, cells.as_numbers(frame[name], missing)) for name in scaled]
+    said += [day_numbers(name, cells.as_text(frame[name], missing)) for name in numeric]
+    notes.extend(filter(None, said))
     return schema
 
 
 def check_roles(task: str, target: str, features: Sequence[str], drop: Sequence[str]) -> None:
-    """Raises SettingError if one column is to serve two ends."""
+    """Raises SettingError if one column is to serve two purposes."""
     if task == target:
         raise SettingError(f"--task and --target must name different columns; both name '{task}'.")
-    for name in features:
-        if list(features).count(name) > 1:
-            raise SettingError(f"--features names '{name}' twice. Name it once.")
+    if twice := [name for name in features if list(features).count(name) > 1]:
+        raise SettingError(f"--features names '{twice[0]}' twice. Name it once.")
     for flag, names in (("--task", [task]), ("--target", [target]), ("--drop", drop)):
         if both := [name for name in features if name in names]:
             raise SettingError(f"--features and {flag} must name different columns; both name '{both[0]}'.")
@@ -370,8 +325,7 @@ def check_roles(task: str, target: str, features: Sequence[str], drop: Sequence[
 
 def _name_notes(what: str, names: pl.Series) -> Iterator[str]:
     """What to say about groups and classes whose names stand for a missing value elsewhere."""
-    found = names.filter(is_missing_word(names)).value_counts(sort=True)
-    for name, count in found.iter_rows():
+    for name, count in names.filter(cells.is_missing_word(names)).value_counts(sort=True).iter_rows():
         yield (
             f"'{names.name}' has a {what} called '{name}' ({count} rows); if that stands for a missing one, add "
             f"--missing {quote(name)}"
@@ -381,19 +335,16 @@ def _name_notes(what: str, names: pl.Series) -> Iterator[str]:
 def day_numbers(name: str, text: pl.Series) -> str | None:
     """A sentence about numbers of eight digits that are all days, such as 20230129."""
     present = text.drop_nulls()
-    if not present.str.contains(r"^(19|20)\d{6}$").all():
+    eight = present.str.contains(r"^(19|20)\d{6}$").all()
+    if not eight or present.str.strptime(pl.Date, "%Y%m%d", strict=False).null_count():
         return None
-    if present.str.strptime(pl.Date, "%Y%m%d", strict=False).null_count():
-        return None
-    day = present[0]
-    return (
-        f"'{name}' is taken as a number, but all its values are days, such as {day}; write "
-        f"{day[:4]}-{day[4:6]}-{day[6:]} to have it taken as a date"
-    )
+    day, iso = present[0], f"{present[0][:4]}-{present[0][4:6]}-{present[0][6:]}"
+    taken = f"'{name}' is taken as a number, but all its values are days, such as {day}"
+    return f"{taken}; write {iso} to have it taken as a date"
 
 
 def table_keys(frame: pl.DataFrame, task: str, missing: Sequence[str] = ()) -> pl.Series:
-    """The group of each row, null where it has none; one group named after nothing where there is no such column."""
+    """The group of each row, null where it has none; one group without a name where there is no such column."""
     if task not in frame.columns:
         return pl.Series(task, [""] * frame.height, dtype=pl.String)
-    return as_names(frame[task], missing)
+    return cells.as_names(frame[task], missing)

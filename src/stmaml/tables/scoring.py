@@ -2,11 +2,11 @@
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
 from threadpoolctl import threadpool_limits
 
 from stmaml.baselines import (
@@ -22,89 +22,62 @@ from stmaml.baselines import (
     score_baseline,
     support_mean,
 )
-from stmaml.benchmarks.base import TaskSet
-from stmaml.experiments import TEST_SEED, VAL_SEED
-from stmaml.metrics import paired_difference, summarise
-from stmaml.progress import Listener
-from stmaml.tables.calibration import class_sets, normal_score
-from stmaml.tables.fitting import NUM_SAMPLES, Prepared, held_out
-from stmaml.tables.groups import GroupTasks, with_shots
-from stmaml.tables.heldout import Raw, raw_predictions
-from stmaml.tables.model import FewShotModel
+from stmaml.benchmarks.base import TABLE, VAL_SEED, Benchmark
+from stmaml.benchmarks.sources import in_turn
+from stmaml.conditions import Conditions
+from stmaml.evaluation import Scores
+from stmaml.experiments import EvaluateConfig, Test, evaluate_run, save_scores, summarise_scores, tests_of
+from stmaml.metrics import paired_difference
+from stmaml.progress import tell
+from stmaml.runs import Run
+from stmaml.tables.aftercare import NOMINAL, NUM_SAMPLES, load_calibration
+from stmaml.tasks import TaskSpec
 
-NOMINAL = (0.5, 0.8, 0.9)
-TEST_TASKS = 600
 MAX_TUNING_TASKS = 60
 QUICK = BoostingConfig(
     learning_rate=(0.1,), min_samples_leaf=(20,), max_iter=200, max_rows=200_000, tuning_rows=20_000, max_passes=8
 )
 """Boosting that takes seconds where a benchmark's grid takes minutes."""
+USUAL = EvaluateConfig(samples=NUM_SAMPLES)
+OLD_RESULT = "test-groups"  # under this name 0.1.0 kept all scores of a run
 
 
-def score(
-    model: FewShotModel,
-    prepared: Prepared,
-    *,
-    baselines: tuple[Baseline, ...] | None = None,
-    tell: Listener = lambda what, done, total: None,
+def score_table(
+    run: Run, benchmark: Benchmark, *, config: EvaluateConfig = USUAL, baselines: tuple[Baseline, ...] | None = None
 ) -> dict[str, Any]:
-    """Scores on test groups by number of labelled rows, of the model and of baselines, and its intervals' coverage."""
-    tasks, num_groups = held_out(prepared.test, "table/test", TEST_SEED, TEST_TASKS)
-    counts = prepared.shot_counts
-    rows: dict[int, dict[str, dict[str, np.ndarray]]] = {}
-    coverage: dict[str, Any] = {}
-    for number, shots in enumerate(counts):
-        tell("scoring", number, len(counts))
-        raw = raw_predictions(model.learner, with_shots(tasks, shots), NUM_SAMPLES, TEST_SEED)
-        temperature = float(model.calibration.temperature_at(np.array([shots]))[0])
-        own = _by_group(raw.scores(temperature), num_groups)
-        if model.schema.target.is_class:
-            coverage[str(shots)] = _class_coverage(model, raw, shots, temperature, num_groups)
-        else:
-            intervals = _intervals(model, raw, shots, temperature, num_groups)
-            own |= {"coverage90": intervals["90%"]["after"], "width90": intervals["90%"]["width"]}  # what users get
-            summaries = {level: {n: summarise(v) for n, v in parts.items()} for level, parts in intervals.items()}
-            coverage[str(shots)] = {"temperature": temperature, **summaries}
-        rows[shots] = {model.settings.method: own}
-    for name, scores in _baseline_scores(prepared, tasks, _chosen(prepared, baselines), counts, tell):
-        for shots, values in scores.items():
-            rows[shots][name] = _by_group(values, num_groups)
-    return {
-        "task_set": tasks.name,
-        "digest": tasks.digest,
-        "test_groups": num_groups,
-        "samples": NUM_SAMPLES,
-        "scores": {
-            str(shots): {name: {m: summarise(v) for m, v in values.items()} for name, values in table.items()}
-            for shots, table in rows.items()
-        },
-        "calibration": coverage,
-        "verdict": verdict(rows[counts[-1]], model.settings.method, counts[-1]),
-    }
+    """Scores a run on test groups by number of labelled rows, and baselines beside it, which are the usual ones if not
+    given; all are kept in the run, and what was kept before of the same tests is shown too."""
+    tests = tests_of(benchmark, TABLE, config)
+    evaluate_run(run, config, benchmark, tests)
+    chosen = usual_baselines(benchmark.train.spec) if baselines is None else baselines
+    for place, (name, scores) in enumerate(_rival_scores(benchmark, tests, chosen), start=1):
+        for test, one in zip(tests, scores, strict=True):
+            summary = {**summarise_scores(run, test, benchmark, one), "row": name, "place": place}
+            save_scores(run, test, summary, one)
+    said = _said(run, tests[-1], keep=replace(config, shots=None) == USUAL)
+    return {**_result(run, _kept(run, *tests).values()), "verdict": said}
 
 
-def _chosen(prepared: Prepared, baselines: tuple[Baseline, ...] | None) -> tuple[Baseline, ...]:
-    if baselines is not None:
-        return baselines
-    target = prepared.schema.target
-    if target.is_class:
-        return class_baselines(len(target.classes), boosting=QUICK)
+def usual_baselines(spec: TaskSpec) -> tuple[Baseline, ...]:
+    """What a practitioner would try first."""
+    if spec.target == "class":
+        return class_baselines(spec.y_size, boosting=QUICK)
     plain = Boosting(QUICK)
     return (support_mean(), ridge(), plain, OffsetBoosting(plain), SummaryBoosting(QUICK))
 
 
-def _by_group(scores: dict[str, Float[np.ndarray, " m"]], num_groups: int) -> dict[str, Float[np.ndarray, " g"]]:
-    """The mean over the tasks of each group: tasks of one group are not independent."""
-    return {name: values.reshape(-1, num_groups).mean(0) for name, values in scores.items()}
-
-
-def _baseline_scores(
-    prepared: Prepared, tasks: TaskSet, baselines: tuple[Baseline, ...], counts: list[int], tell: Listener
-) -> Iterator[tuple[str, dict[int, dict[str, np.ndarray]]]]:
-    """Each baseline's name and scores by number of labelled rows. Its settings are chosen for all of them together."""
-    val, _ = held_out(prepared.val, "table/val", VAL_SEED, TEST_TASKS)
-    examples = [task for shots in counts for task in numpy_tasks(with_shots(val, shots))[:MAX_TUNING_TASKS]]
-    train = _pooled(prepared.train)
+def _rival_scores(
+    benchmark: Benchmark, tests: list[Test], baselines: tuple[Baseline, ...]
+) -> Iterator[tuple[str, list[Scores]]]:
+    """Each baseline's name and its scores on each test. Its settings are chosen for all of them together."""
+    if not baselines:
+        return
+    source: Any = benchmark.val
+    val = in_turn(source, source.num_groups, benchmark.test_tasks, seed=VAL_SEED)
+    shots = [test.shots or 0 for test in tests]
+    examples = [task for count in shots for task in numpy_tasks(val.with_shots(count))[:MAX_TUNING_TASKS]]
+    assert benchmark.rows is not None
+    train = Pooled(*benchmark.rows.pooled(QUICK.max_rows, 0))
     importlib.import_module("sklearn.ensemble")  # only what is loaded can be told how many threads to use
     for number, baseline in enumerate(baselines):
         tell(f"fitting {baseline.name}", number, len(baselines))
@@ -112,69 +85,80 @@ def _baseline_scores(
         with threadpool_limits(max(1, (os.cpu_count() or 1) // 2), "openmp"):
             fitted = baseline.fit(train, examples)
         with threadpool_limits(1, "openmp"):  # for small tasks, threads cost more than they save
-            scores = {shots: score_baseline(fitted, with_shots(tasks, shots)).values for shots in counts}
-        yield fitted.name, scores
+            yield fitted.name, [score_baseline(fitted, test.tasks) for test in tests]
 
 
-def _pooled(source: GroupTasks) -> Pooled:
-    count = np.asarray(source.count)
-    y = np.asarray(source.y)
-    return Pooled(
-        np.asarray(source.x), y[:, 0].astype(float) if y.ndim == 2 else y, np.repeat(np.arange(len(count)), count)
-    )
+def saved_result(run: Run) -> dict[str, Any] | None:
+    """What the usual test of a run said; none if it has not been to its end."""
+    found = run.scores()
+    if OLD_RESULT in found:
+        return found[OLD_RESULT]
+    last = next((summary for summary in found.values() if "note" in summary), None)
+    return None if last is None else _result(run, [s for s in found.values() if _test_of(s) == _test_of(last)])
 
 
-def _share(inside: Shaped[np.ndarray, "m q"], raw: Raw, num_groups: int) -> Float[np.ndarray, " g"]:
-    """The mean over the rows of each group."""
-    weight = np.asarray(raw.query.weight)
-    return ((inside * weight).sum(1) / weight.sum(1)).reshape(-1, num_groups).mean(0)
+def _test_of(summary: dict[str, Any]) -> tuple[Any, ...]:
+    """What scores with different numbers of labelled rows share."""
+    return Conditions.from_json(summary["conditions"]).without("shots"), summary["digest"]
 
 
-def _intervals(
-    model: FewShotModel, raw: Raw, shots: int, temperature: float, num_groups: int
-) -> dict[str, dict[str, Float[np.ndarray, " g"]]]:
-    """The share of targets inside central intervals before and after recalibration, and how wide they then are."""
-    before, after = raw.normal_scores(1.0), raw.normal_scores(temperature)
-    found: dict[str, dict[str, Float[np.ndarray, " g"]]] = {}
-    for nominal in NOMINAL:
-        ends = np.array([(1 - nominal) / 2, (1 + nominal) / 2])
-        plain = normal_score(ends)
-        low, high = model.calibration.scores_at(np.array([shots]), ends)[0]
-        parts = {
-            "before": (before >= plain[0]) & (before <= plain[1]),
-            "after": (after >= low) & (after <= high),
-            "width": raw.interval(temperature, float(low), float(high)),
-        }
-        found[f"{nominal:.0%}"] = {name: _share(values, raw, num_groups) for name, values in parts.items()}
-    return found
-
-
-def _class_coverage(model: FewShotModel, raw: Raw, shots: int, temperature: float, num_groups: int) -> dict[str, Any]:
-    """The log-score before and after recalibration, and how often sets of classes hold the true one."""
-    nll = {part: float(raw.scores(t)["nll"].mean()) for part, t in (("before", 1.0), ("after", temperature))}
-    sets = {f"{nominal:.0%}": _set_coverage(model, raw, shots, temperature, nominal) for nominal in NOMINAL[1:]}
+def _result(run: Run, summaries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What these scores of a run say, by number of labelled rows, in the order in which they were made."""
+    ordered = sorted(summaries, key=lambda summary: (summary.get("place", 0), _shots(summary)))
+    own = [summary for summary in ordered if not summary.get("row")]
+    table: dict[str, Any] = {}
+    for summary in ordered:
+        row = summary.get("row") or summary["method"]
+        table.setdefault(str(_shots(summary)), {})[row] = summary["metrics"]
+    calibration = load_calibration(run.folder)
     return {
-        "temperature": temperature,
-        **nll,
-        "sets": {
-            level: {
-                "holds": summarise(_share(holds, raw, num_groups)),
-                "size": summarise(_share(size, raw, num_groups)),
-            }
-            for level, (holds, size) in sets.items()
+        "task_set": own[-1]["task_set"],
+        "digest": own[-1]["digest"],
+        "test_groups": own[-1]["conditions"]["tasks"]["groups"],
+        "samples": own[-1]["samples"],
+        "scores": table,
+        "calibration": {
+            str(_shots(s)): {"temperature": float(calibration.at(_shots(s)).temperature), **_held(s)} for s in own
         },
+        "verdict": own[-1].get("note", ""),
     }
 
 
-def _set_coverage(
-    model: FewShotModel, raw: Raw, shots: int, temperature: float, nominal: float
-) -> tuple[Bool[np.ndarray, "m q"], Int[np.ndarray, "m q"]]:
-    """Whether the set of classes holds the true one, and how many it has, in each row."""
-    probabilities = raw.probabilities(temperature)
-    floor = np.full(probabilities.shape[:2], model.calibration.floor_at(np.array([shots]), nominal)[0])
-    inside = class_sets(probabilities, floor)
-    truth = np.asarray(raw.query.y)[..., None]
-    return np.take_along_axis(inside, truth, axis=-1)[..., 0], inside.sum(-1)
+def _shots(summary: dict[str, Any]) -> int:
+    return summary["conditions"]["tasks"]["shots"]
+
+
+def _held(summary: dict[str, Any]) -> dict[str, Any]:
+    """Before and after recalibration, by the names people read; see `aftercare.Judge`."""
+    held = summary["extra"]["held"]
+    each = [{"mean": mean, "ci95": half} for mean, half in zip(held["mean"], held["ci95"], strict=True)]
+    if "accuracy" in summary["metrics"]:
+        sets = {f"{nominal:.0%}": each[1 + 2 * i : 3 + 2 * i] for i, nominal in enumerate(NOMINAL[1:])}
+        after = summary["metrics"]["nll"]["mean"]
+        named = {level: {"holds": holds, "size": size} for level, (holds, size) in sets.items()}
+        return {"before": each[0]["mean"], "after": after, "sets": named}
+    parts = ("before", "after", "width")
+    return {
+        f"{nominal:.0%}": dict(zip(parts, each[3 * i : 3 * i + 3], strict=True)) for i, nominal in enumerate(NOMINAL)
+    }
+
+
+def _kept(run: Run, *tests: Test) -> dict[str, dict[str, Any]]:
+    """The summaries of all that was scored on these tests, by name."""
+    names = tuple(test.name() for test in tests)
+    return {name: summary for name, summary in run.scores().items() if name.startswith(names)}
+
+
+def _said(run: Run, test: Test, *, keep: bool) -> str:
+    """What the scores of a test say about meta-learning; with most labelled rows it may be kept beside them."""
+    kept = _kept(run, test)
+    rows = {summary.get("row") or summary["method"]: run.score_arrays(name) for name, summary in kept.items()}
+    own = kept[test.name()]
+    sentence = verdict(rows, own["method"], test.shots or 0)
+    note = f"{sentence[0].upper()}{sentence[1:]}"
+    if keep and test.shots == load_calibration(run.folder).shots[-1]:
+        run.save_scores(test.name(), {**own, "note": note}, rows[own["method"]])
+    return note
 
 
 def verdict(rows: dict[str, dict[str, np.ndarray]], method: str, shots: int) -> str:

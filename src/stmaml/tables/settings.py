@@ -1,20 +1,15 @@
 """Which learner a table gets, and how it is trained."""
 
-import dataclasses
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-import jax.random as jr
-
-from stmaml.errors import RunError, SettingError
+from stmaml.benchmarks.base import TABLE
+from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
 from stmaml.methods import METHODS, st_maml
 from stmaml.methods.base import MethodConfig
-from stmaml.methods.on_linear import OnLinear, Prior, extended
-from stmaml.methods.standardised import Standardised
-from stmaml.runs import Run, from_dict
-from stmaml.tables.schema import Schema
-from stmaml.tasks import NoiseModel, Scaling, TaskSpec
+from stmaml.recipes import Experiment, Modelling
+from stmaml.tables.benchmark import Config
 from stmaml.training import TrainConfig
 
 Preset = Literal["default", "large"]
@@ -38,51 +33,34 @@ SCALES: dict[Preset, Scale] = {
 }
 
 
-@dataclass(frozen=True)
-class Settings:
-    """A method and how it is trained."""
-
-    method: str
-    learner: MethodConfig
-    training: TrainConfig
-    noise_model: NoiseModel = "predicted"
-    seed: int = 0
-    linear: bool = True
-    """Whether a Bayesian linear regression comes first (see linear.py)."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The settings as plain lists and dictionaries."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> "Settings":
-        """The settings back from `to_json`."""
-        return Settings(
-            content["method"],
-            from_dict(METHODS[content["method"]], content["learner"]),
-            from_dict(TrainConfig, content["training"]),
-            content["noise_model"],
-            content["seed"],
-            content.get("linear", False),  # runs of earlier versions had none
-        )
-
-
-def default_settings(
+def table_recipe(
+    table: Config,
     method: str = "st-maml",
     *,
     steps: int | None = None,
-    seed: int = 0,
     preset: Preset = "default",
     linear: bool = True,
-) -> Settings:
+    noise_model: str = "predicted",
+) -> Experiment:
     """Settings that serve most tables: small networks, minutes of training on two cores; or large ones for a GPU."""
     if method not in METHODS:
         raise SettingError(f"there is no method '{method}'; choose one of: {', '.join(METHODS)}.")
     if preset not in SCALES:
         raise SettingError(f"there is no preset '{preset}'; choose one of: {', '.join(SCALES)}.")
     scale = SCALES[preset]
-    steps = scale.steps if steps is None else steps
-    training = TrainConfig(
+    return Experiment(
+        benchmark=TABLE,
+        method=method,
+        preset=preset,
+        benchmark_settings=table,
+        method_settings=_method(method, scale),
+        modelling=Modelling(standardise=True, noise_model=noise_model, linear=linear),
+        training=_training(scale, scale.steps if steps is None else steps),
+    )
+
+
+def _training(scale: Scale, steps: int) -> TrainConfig:
+    return TrainConfig(
         steps=steps,
         tasks_per_batch=scale.tasks,
         outer_lr=1e-3,
@@ -95,60 +73,20 @@ def default_settings(
         steps_per_call=50,
         on_divergence="rollback",
     )
-    return Settings(method, _learner(method, scale), training, seed=seed, linear=linear)
 
 
-def _learner(method: str, scale: Scale) -> MethodConfig:
+def _method(method: str, scale: Scale) -> MethodConfig:
     width = scale.width
     inner = InnerLoop(inner_lr=1e-3, inner_steps=5)
     if method == "st-maml":
         return st_maml.Config(
             hidden=(width, width),
-            encoder=(width, width),
-            attention=scale.attention,
-            z_hidden=(width,),
-            z_size=scale.z_size,
             h_size=scale.z_size,
             prior_draws=4,
+            encoder=st_maml.Encoding((width, width), attention=scale.attention, z_hidden=(width,), z_size=scale.z_size),
             inner=inner,
         )
     config: Any = METHODS[method]()
+    known = {field.name for field in fields(config)}
     changes = {"hidden": (width, width), "inner": inner}
-    return replace(config, **{name: value for name, value in changes.items() if hasattr(config, name)})
-
-
-def task_spec(schema: Schema, noise_model: NoiseModel) -> TaskSpec:
-    """What the tasks of a table look like."""
-    target = schema.target
-    width = len(schema.outputs)
-    if target.is_class:
-        return TaskSpec((width,), len(target.classes), target="class")
-    return TaskSpec((width,), 1, noise=noise_model)
-
-
-def build(schema: Schema, settings: Settings) -> Standardised:
-    """A fresh learner: it sees inputs as the schema scales them, and real targets of mean 0 and spread 1."""
-    spec = task_spec(schema, settings.noise_model)
-    key = jr.split(jr.key(settings.seed))[0]
-    if settings.linear:
-        num_classes = spec.y_size if spec.target == "class" else 0
-        learner = settings.learner.build(extended(spec), key=key)
-        learner = OnLinear(learner, Prior(spec.x_size, num_classes or spec.y_size), num_classes)
-    else:
-        learner = settings.learner.build(spec, key=key)
-    zeros, ones = (0.0,) * spec.x_size, (1.0,) * spec.x_size
-    target = schema.target
-    return Standardised(learner, Scaling(zeros, ones, (target.mean,), (target.std,)), scale_targets=not target.is_class)
-
-
-def load_settings(run: Run) -> tuple[Schema, Settings]:
-    """The schema and settings a run of `stmaml fit` was made with."""
-    config = run.config()
-    if config.get("kind") != "table":
-        raise RunError(
-            f"{run.folder} is not a run of 'stmaml fit'. Its predictions need the benchmark it was made for."
-        )
-    try:
-        return Schema.from_json(config["schema"]), Settings.from_json(config["settings"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{run.config_path} lacks or misnames {error}. Restore it from a copy, or fit again.") from error
+    return replace(config, **{name: value for name, value in changes.items() if name in known})

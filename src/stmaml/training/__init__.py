@@ -1,24 +1,15 @@
-"""The one training loop and what it needs: optimizers, memory, who is told."""
+"""The one training loop and what it needs: settings, optimizers, memory, who keeps what it does."""
 
-from stmaml.training.loop import (
-    Diverged,
-    Interrupted,
-    Observer,
-    Silent,
-    State,
-    TrainConfig,
-    initial_state,
-    meta_step,
-    run_steps,
-    train_learners,
-    unbundle,
-)
+from stmaml.training.config import TrainConfig
+from stmaml.training.loop import Diverged, Interrupted, meta_step, run_steps, train_learners
+from stmaml.training.observers import Observer, Recorder
+from stmaml.training.state import State, initial_state, unbundle
 
 __all__ = [
     "Diverged",
     "Interrupted",
     "Observer",
-    "Silent",
+    "Recorder",
     "State",
     "TrainConfig",
     "initial_state",

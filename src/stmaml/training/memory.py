@@ -1,24 +1,21 @@
 """How much memory a meta-step may take, and the fastest way to take it that fits.
 
 Two things save memory without changing results beyond rounding: tasks in turns instead of all at once (micro-batches,
-whose gradients are summed), and inner steps that are computed again in the backward pass instead of being kept.
-"""
+whose gradients are summed), and inner steps that are computed again in the backward pass instead of being kept."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from stmaml.errors import SettingError
+from stmaml.limits import FREE_SHARE
 from stmaml.methods.base import AbstractMetaLearner
-from stmaml.methods.standardised import Standardised
+from stmaml.methods.wrapper import inner_loop, with_inner
 from stmaml.tasks import TaskSpec
 
-SHARE = 0.9
-"""Of the memory that is free, how much to plan with: allocators leave gaps."""
 UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
@@ -59,15 +56,14 @@ def parse_size(text: str) -> int | None:
 
 def size_text(size: int) -> str:
     """A number of bytes as people read it."""
-    if size < 10**6:
-        return f"{size / 10**3:.3g} kB"
-    return f"{size / 10**6:.3g} MB" if size < 10**9 else f"{size / 10**9:.3g} GB"
+    unit, name = next(((10**n, name) for n, name in ((9, "GB"), (6, "MB")) if size >= 10**n), (10**3, "kB"))
+    return f"{size / unit:.3g} {name}"
 
 
 def budget_for(wanted: str) -> int | None:
     """Bytes that a step may take: what was asked for, but no more than is free; none if neither is known."""
     asked, free = parse_size(wanted), free_bytes()
-    known = [size for size in (asked, None if free is None else round(SHARE * free)) if size is not None]
+    known = [size for size in (asked, None if free is None else round(FREE_SHARE * free)) if size is not None]
     return min(known, default=None)
 
 
@@ -92,30 +88,20 @@ def _free_host_bytes(meminfo: Path = Path("/proc/meminfo"), control_group: Path 
 
 def usual_chunk(tasks: int, spec: TaskSpec) -> int:
     """Tasks at once where memory is no concern: all, but images on a CPU one by one, which is faster there too."""
-    return 1 if is_image(spec) and jax.default_backend() == "cpu" else tasks
-
-
-def is_image(spec: TaskSpec) -> bool:
-    """Whether inputs have height, width and channels."""
-    return len(spec.x_shape) == 3
+    return 1 if spec.is_image and jax.default_backend() == "cpu" else tasks
 
 
 def choose(
     measure: Callable[[int, bool], int], *, tasks: int, most_at_once: int, budget: int | None, can_recompute: bool
 ) -> Plan:
-    """The fastest plan that fits, or SettingError if none does.
-
-    `measure(task_chunk, recompute)` compiles, so it is asked rarely: what a step needs grows in proportion to the tasks
-    at once, beside a part that is always there.
-    """
+    """The fastest plan that fits, or SettingError if none does. `measure(task_chunk, recompute)` compiles, so it is
+    asked rarely: what a step needs grows in proportion to the tasks at once, beside a part that is always there."""
     chunk = most_at_once
     needed = measure(chunk, False)
-    if budget is None:
-        return Plan(tasks, chunk, False, needed, budget)
-    while needed > budget and chunk > 1:
+    while budget is not None and needed > budget and chunk > 1:
         chunk = largest_divisor(tasks, min(chunk - 1, chunk * budget // needed))
         needed = measure(chunk, False)
-    if needed <= budget:
+    if budget is None or needed <= budget:
         return Plan(tasks, chunk, False, needed, budget)
     if can_recompute:
         needed = measure(1, True)
@@ -130,10 +116,8 @@ def choose(
 def _advice(needed: int, budget: int, *, recomputed: bool) -> str:
     how = "one task at a time with inner steps recomputed" if recomputed else "one task at a time"
     cure = "--order first (an approximation), " if recomputed else ""
-    return (
-        f"a step needs about {size_text(needed)} even {how}, and may take {size_text(budget)}. Try {cure}fewer "
-        "query examples, a smaller network or smaller inputs, fewer seeds at once, or give more --memory."
-    )
+    smaller = "fewer query examples, a smaller network or smaller inputs, fewer seeds at once, or give more --memory"
+    return f"a step needs about {size_text(needed)} even {how}, and may take {size_text(budget)}. Try {cure}{smaller}."
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -143,12 +127,7 @@ def largest_divisor(number: int, limit: int) -> int:
 
 def recomputing(learner: AbstractMetaLearner) -> AbstractMetaLearner | None:
     """The same learner with inner steps recomputed in the backward pass; none if it does so already or has none."""
-    if isinstance(learner, Standardised):
-        inside = recomputing(learner.learner)
-        return None if inside is None else replace(learner, learner=inside)
-    settings: Any = getattr(learner, "settings", None)
-    inner = getattr(settings, "inner", None)
+    inner = inner_loop(learner)
     if inner is None or inner.remat or inner.inner_steps == 0:
         return None
-    changed = replace(settings, inner=replace(inner, remat=True))
-    return replace(learner, settings=changed)  # pyright: ignore[reportCallIssue]
+    return with_inner(learner, lambda inner: replace(inner, remat=True))

@@ -12,16 +12,12 @@ OptimizerName = Literal["adam", "muon"]
 MUON_RMS = 0.2
 
 
-def optimizer(
-    name: OptimizerName, schedule: optax.Schedule, *, clip_norm: float
-) -> optax.GradientTransformationExtraArgs:
+def optimizer(name: OptimizerName, schedule: optax.Schedule, clip_norm: float) -> optax.GradientTransformationExtraArgs:
     """Adam, or Muon with Adam for all that is no weight matrix; gradients longer than `clip_norm` are cut first."""
     clip = optax.clip_by_global_norm(clip_norm)
     if name == "muon":
-        return optax.chain(
-            clip,
-            optax.contrib.muon(schedule, muon_weight_dimension_numbers=_matrices, consistent_rms=MUON_RMS),
-        )
+        muon = optax.contrib.muon(schedule, muon_weight_dimension_numbers=_matrices, consistent_rms=MUON_RMS)
+        return optax.chain(clip, muon)
     # One vector instead of many small arrays: fewer operations, which is what small networks wait for.
     return optax.with_extra_args_support(optax.flatten(optax.chain(clip, optax.adam(schedule))))
 

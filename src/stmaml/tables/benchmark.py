@@ -1,0 +1,238 @@
+"""A user's table as a benchmark: a group is a task, some of its rows are labelled, others are asked for."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+from jaxtyping import Shaped
+
+from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Rows, Shelf, Sweep
+from stmaml.benchmarks.sources import MAX_GROUPS
+from stmaml.errors import RunError, SettingError, SourceError
+from stmaml.tables.aftercare import Calibrating
+from stmaml.tables.calibration import caution
+from stmaml.tables.columns import Numeric, as_labels, as_numbers
+from stmaml.tables.groups import GroupTasks, Sizes, Split, split_groups
+from stmaml.tables.reading import Groups, Reading, check_has, group_rows, read_table, row_list
+from stmaml.tables.schema import Schema, WantedTarget, check_roles, infer_schema, table_keys
+from stmaml.tasks import Scaling, TaskSpec
+
+SHOT_COUNTS = (0, 1, 2, 5, 10, 20, 50, 100)
+TEST_TASKS = 600
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """What is predicted from what, and in which groups."""
+
+    task: str
+    """Column that says which group a row belongs to."""
+    target: str
+    """Column to predict."""
+    features: tuple[str, ...] = ()
+    """Columns to predict it from; all others if none is named."""
+    drop: tuple[str, ...] = ()
+    """Columns to leave out."""
+    kind: WantedTarget = "auto"
+    """What the target is: numbers, or classes; found out if not given."""
+    missing: tuple[str, ...] = ()
+    """Values that stand for a missing one, such as 9999.9, beside empty cells and NA."""
+    sizes: Sizes = field(default_factory=Sizes)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns to be read, if not all."""
+        return (self.task, self.target, *self.features) if self.features else ()
+
+
+@dataclass(frozen=True)
+class Config(BenchmarkConfig):
+    """A table, where it lies, and what was made of its columns when it was first opened."""
+
+    table: TableConfig
+    files: tuple[str, ...] = ()
+    delimiter: str | None = None
+    data: str | None = None
+    """A table of the same columns to test on, instead of the files."""
+    shots: int | None = None
+    """Labelled rows to test with; several numbers if not given."""
+    schema: dict[str, Any] | None = None
+    """What each column holds, found out from training groups if not given."""
+    digest: str | None = None
+    """First 16 digits of the SHA-256 of all its numbers: files that have changed since are refused."""
+
+    def __post_init__(self):
+        most = self.table.sizes.shots
+        if self.shots is not None and not 0 <= self.shots <= most:
+            raise SettingError(f"--shots must be from 0 to {most}, the most it was fitted for; got {self.shots}.")
+
+    def open(self, shelf: Shelf | None = None) -> Benchmark:
+        """The groups of the table, split and encoded."""
+        check_roles(self.table.task, self.table.target, self.table.features, self.table.drop)
+        paths = [Path(self.data)] if self.data else [Path(file) for file in self.files]
+        return open_frame(read_table(paths, Reading(self.delimiter, self.table.columns)), self, shelf)
+
+
+def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) -> Benchmark:
+    """The groups of a table, split and encoded; scales come from training groups alone, or from a given schema."""
+    notes: list[str] = []
+    table = config.table
+    check_has(frame.columns, [table.task, table.target, *table.features, *table.drop], "the table")
+    frame, keys = _labelled_rows(frame, table, notes)
+    groups = group_rows(keys)
+    split = split_groups(groups.names, groups.count, table.sizes)
+    if config.schema is None:
+        schema = _infer(frame, keys.is_in(list(split.train)), table, notes)
+    else:
+        schema = Schema.from_json(config.schema)
+    x, y = schema.encode(frame, "the table", notes), schema.target.values(frame, schema.missing)
+    digest = _digest(groups, x, y)
+    if config.digest not in (None, digest) and config.data is None:
+        raise RunError(
+            f"the table at {config.files[0]} has changed since it was first learnt from. Restore it, or fit anew with "
+            "--force."
+        )
+    settings = replace(config, schema=schema.to_json(), digest=digest)
+    parts = {name: _source(getattr(split, name), name, groups, x, y, schema, table.sizes) for name in PARTS}
+    few = caution(len(split.val), schema.target.is_class)
+    return _opened(settings, schema, split, parts, [_said_of_groups(frame.height, table, split), *notes, *few], shelf)
+
+
+def _opened(
+    settings: Config, schema: Schema, split: Split, parts: dict[str, GroupTasks], notes: list[str], shelf: Shelf | None
+) -> Benchmark:
+    most = settings.table.sizes.shots
+    counts = (*(shots for shots in SHOT_COUNTS if shots < most), most)
+    name = Path(settings.data or settings.files[0]).name if settings.data or settings.files else "rows"
+    return Benchmark(
+        settings=settings,
+        train=parts["train"],
+        val=parts["val"],
+        test=parts["test"],
+        families=("all",),
+        conditions={"table": name, "target": schema.target.name, "groups": min(len(split.test), MAX_GROUPS)},
+        sweep=Sweep(counts, "labelled rows"),
+        test_tasks=TEST_TASKS,
+        test_groups=len(split.test),
+        labelled=counts if settings.shots is None else (settings.shots,),
+        aftercare=Calibrating(parts["train"], parts["val"], counts),
+        rows=Rows(settings, parts["train"].pooled),
+        notes=tuple(notes),
+        own_scaling=target_scaling(schema),
+        shelf=shelf or Shelf(),
+    )
+
+
+def schema_of(experiment: Any) -> Schema:
+    """What was made of each column of an experiment's table when it was first opened."""
+    stored = experiment.benchmark_settings.schema
+    if stored is None:
+        raise RunError("the run does not say what its columns hold. Restore its config.json from a copy, or fit again.")
+    try:
+        return Schema.from_json(stored)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"the run's schema lacks or misnames {error}. Restore it from a copy, or fit again.") from error
+
+
+def task_spec(schema: Schema) -> TaskSpec:
+    """What the tasks of a table look like."""
+    target, width = schema.target, len(schema.outputs)
+    return TaskSpec((width,), len(target.classes), target="class") if target.is_class else TaskSpec((width,), 1)
+
+
+def target_scaling(schema: Schema) -> Scaling:
+    """Inputs stay as the schema scales them; real targets come to mean 0 and spread 1."""
+    width = len(schema.outputs)
+    return Scaling((0.0,) * width, (1.0,) * width, (schema.target.mean,), (schema.target.std,))
+
+
+def _infer(frame: pl.DataFrame, train: pl.Series, table: TableConfig, notes: list[str]) -> Schema:
+    schema = infer_schema(
+        frame,
+        table.task,
+        table.target,
+        train=train.to_numpy(),
+        features=table.features,
+        drop=table.drop,
+        kind=table.kind,
+        missing=table.missing,
+        notes=notes,
+    )
+    notes.extend(_row_numbers(frame, schema))
+    if not schema.used:
+        dropped = "; ".join(f"'{column.name}' is dropped ({column.describe()})" for column in schema.columns[:8])
+        raise SourceError(f"no column is left to predict from: {dropped or 'no other is used'}. Bring some that vary.")
+    return schema
+
+
+def _digest(groups: Groups, x: Shaped[np.ndarray, "n dx"], y: Shaped[np.ndarray, " n"]) -> str:
+    digest = hashlib.sha256("\n".join(groups.names).encode())
+    for array in (x, y, groups.order):
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _source(
+    names: tuple[str, ...],
+    part: str,
+    groups: Groups,
+    x: Shaped[np.ndarray, "n dx"],
+    y: Shaped[np.ndarray, " n"],
+    schema: Schema,
+    sizes: Sizes,
+) -> GroupTasks:
+    """Tasks of the groups of one part."""
+    each = [groups.rows(groups.index[name]) for name in names]
+    rows, count = np.concatenate(each), np.array([len(one) for one in each])
+    start = np.concatenate([[0], np.cumsum(count)[:-1]])
+    labels = y[rows].astype(np.int32) if schema.target.is_class else y[rows, None].astype(np.float32)
+    return GroupTasks(
+        jnp.asarray(x[rows]),
+        jnp.asarray(labels),
+        jnp.asarray(start, dtype=jnp.int32),
+        jnp.asarray(count, dtype=jnp.int32),
+        task_spec(schema),
+        sizes,
+        training=part == "train",
+    )
+
+
+def _labelled_rows(frame: pl.DataFrame, table: TableConfig, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
+    """The rows that have a group and a target, and their groups."""
+    keys = table_keys(frame, table.task, table.missing)
+    known = keys.is_not_null() & as_labels(frame[table.target], table.missing).is_not_null()
+    if not known.any():
+        raise SourceError(f"no row has both a '{table.task}' and a '{table.target}'. Check the two columns.")
+    if not known.all():
+        lacking = f"no '{table.task}' or no '{table.target}'"
+        notes.append(
+            f"{int((~known).sum())} of {frame.height} rows have {lacking} and are left out: {row_list(~known)}"
+        )
+        frame, keys = frame.filter(known), keys.filter(known)
+    return frame, keys
+
+
+def _row_numbers(frame: pl.DataFrame, schema: Schema) -> Iterator[str]:
+    """What to say about columns that number the rows: in a table sorted by group they tell groups apart."""
+    for column in schema.used:
+        if not isinstance(column, Numeric):
+            continue
+        values = as_numbers(frame[column.name], schema.missing).to_numpy()
+        steps = np.diff(values)  # not a number where a cell is missing
+        if (steps >= 1).all() and (values == values.round()).all() and steps.mean() < 2:  # some rows may be left out
+            yield f"column '{column.name}' seems to number the rows; leave it out with --drop {quote(column.name)}"
+
+
+def _said_of_groups(num_rows: int, table: TableConfig, split: Split) -> str:
+    skipped = f"; {len(split.skipped):,} skipped, too small" if split.skipped else ""
+    return (
+        f"{num_rows:,} rows; groups by '{table.task}': {len(split.train):,} to train, {len(split.val):,} to validate "
+        f"and calibrate, {len(split.test):,} to test{skipped}"
+    )
