@@ -577,7 +577,7 @@ def test_a_moved_date_runs_over_the_end_of_its_year(last_day):
 def test_the_script_that_moves_dates_moves_nothing_else(folder):
     script = Path(__file__).parents[2] / "studies" / "shifted_dates.py"
     if not script.exists():
-        pytest.skip("benchmarks/ is not part of this copy of the sources")
+        pytest.skip("studies/ is not part of this copy of the sources")
     source = config(folder).open().val
     moved = draw(runpy.run_path(str(script), run_name="shifted")["shifted"](source, 2), 5).tasks
     for part in ("support", "query"):
