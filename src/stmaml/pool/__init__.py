@@ -1,0 +1,1 @@
+"""Several models for a table's groups, and one answer from all of them."""
