@@ -1,7 +1,7 @@
 """What the members of a pool read and answer. Plain NumPy: a member may be any model of grouped rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -107,30 +107,26 @@ class Tasks:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a member says of the asked rows, task after task: a normal distribution, or the odds of classes."""
+    """What a member says of the asked rows, task after task: a normal distribution, or class probabilities."""
 
-    mean: Float[np.ndarray, " n"] | None = None
-    task_variance: Float[np.ndarray, " n"] | None = None
-    """Variance of the mean, since the group is known by few rows: more labelled rows make it smaller."""
-    noise_variance: Float[np.ndarray, " n"] | None = None
-    """Variance of a target about its mean."""
-    probabilities: Float[np.ndarray, "n c"] | None = None
-    """For classes, instead of the others."""
+    mean: Float[np.ndarray, "n *c"]
+    """The expected target; for classes, the probability of each."""
+    task_variance: Float[np.ndarray, " n"]
+    """Variance of the mean, since the group is known by few rows: more labelled rows make it smaller. For classes, that
+    of the probability of the likeliest; 0 where a member cannot tell."""
+    noise_variance: Float[np.ndarray, " n"]
+    """Variance of a number about its mean; 0 for classes."""
 
     @property
     def variance(self) -> Float[np.ndarray, " n"]:
         """Of the target."""
-        assert self.task_variance is not None and self.noise_variance is not None
         return self.task_variance + self.noise_variance
 
     @staticmethod
     def joined(parts: Sequence["Forecast"]) -> "Forecast":
         """Several one after the other."""
-        names = [name for name in FIELDS if getattr(parts[0], name) is not None]
-        return Forecast(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
-
-
-FIELDS = ("mean", "task_variance", "noise_variance", "probabilities")
+        names = [field.name for field in fields(Forecast)]
+        return Forecast(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True)
