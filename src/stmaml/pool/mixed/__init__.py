@@ -1,0 +1,1 @@
+"""Linear mixed models: groups differ in level, slopes and curves, which are normal about common ones."""
