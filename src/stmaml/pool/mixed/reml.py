@@ -1,7 +1,7 @@
 """Linear mixed models by REML or maximum likelihood: y = Z_g b_g + W w + X beta + noise.
 
-Profiled as in Bates, Maechler, Bolker, Walker, "Fitting linear mixed-effects models using lme4", 2015, sec. 3.4. Effects
-of groups are eliminated group by group, so that an evaluation costs the same for any number of rows."""
+Profiled as in Bates, Maechler, Bolker, Walker, "Fitting linear mixed-effects models using lme4", 2015, sec. 3.4.
+Effects of groups are eliminated group by group: an evaluation costs the same for any number of rows."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -171,14 +171,16 @@ def deviance(
     return solved.deviance, np.concatenate([by_theta, 2.0 * own * by_wide]), np.concatenate([squares, by_wide])
 
 
-def estimate(sums: Sums, structure: Structure, *, restarts: int = 2) -> Float[np.ndarray, " t"]:
+def estimate(
+    sums: Sums, structure: Structure, *, restarts: int = 2, tolerance: float = 1e-10
+) -> Float[np.ndarray, " t"]:
     """The variance parameters that fit best; a variance that the rows do not ask for is 0."""
     spreads = np.concatenate([structure.covariance.spreads, np.ones(len(structure.wide), dtype=bool)])
     theta = np.concatenate([structure.covariance.start(), np.full(len(structure.wide), 0.4)])
     bounds = [(0.0 if spread else -LARGEST, LARGEST) for spread in spreads]
 
     def search(start: np.ndarray) -> np.ndarray:
-        options = {"maxiter": 200, "ftol": 1e-10, "gtol": 1e-5}
+        options = {"maxiter": 200, "ftol": tolerance, "gtol": 1e-5}
         loss = lambda at: deviance(at, sums, structure)[:2]  # noqa: E731
         return optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
 
