@@ -76,7 +76,7 @@ def test_gradient_is_that_of_finite_differences(method):
     structure = Structure(Covariance(2, (1, 2)), (5, 3), method)
     sums = made(0)
     theta = np.array([0.7, -0.3, 0.4, 0.5, 0.9, 0.6, 1.3])
-    numeric = optimize.approx_fprime(theta, lambda at: deviance(at, sums, structure)[0], 1e-6)
+    numeric = np.asarray(optimize.approx_fprime(theta, lambda at: deviance(at, sums, structure)[0], 1e-6))
     np.testing.assert_allclose(deviance(theta, sums, structure)[1], numeric, rtol=1e-4, atol=1e-4)
 
 

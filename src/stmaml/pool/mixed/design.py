@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stmaml.pool.base import Arrays, GroupedRows
-from stmaml.pool.mixed.levels import Levels
+from stmaml.pool.mixed.levels import MOST_LEVELS, Levels
 from stmaml.pool.mixed.splines import Wiggles, wiggles
 from stmaml.pool.mixed.sums import Matrices
 
@@ -112,7 +112,7 @@ class Design:
         return Design(state["center"], state["inverse_scale"], bent, bool(state["ridged"]), levels)
 
 
-def design_of(rows: GroupedRows, *, columns: bool = True) -> Design:
+def design_of(rows: GroupedRows, *, columns: bool = True, most_levels: int = MOST_LEVELS) -> Design:
     """The design that suits some rows; without columns, levels alone."""
     kept = _kept(rows.x, columns)
     center, spread = kept.mean(axis=0), kept.std(axis=0)
@@ -121,7 +121,7 @@ def design_of(rows: GroupedRows, *, columns: bool = True) -> Design:
     scaled = (kept - center) * inverse
     bends = _bends(scaled, [column.kind == "number" for column in rows.columns])
     num = int(live.sum())
-    return Design(center, inverse, bends, num > 7 or 10 * num > rows.num_groups, Levels.of(rows))
+    return Design(center, inverse, bends, num > 7 or 10 * num > rows.num_groups, Levels.of(rows, most_levels))
 
 
 def _kept(x: Float[np.ndarray, "n d"], columns: bool) -> Float[np.ndarray, "n d"]:

@@ -72,10 +72,21 @@ class Model:
         """Back from its arrays."""
         own = Own(state["slopes"], int(state["full"]), state["curves"])
         dof, scale = (float(value) for value in state["noise"])
-        arrays = ("factor", "beta", "half", "level_mean", "level_lean", "level_spread", "unseen_spread")
         center, size = (float(value) for value in state["target"])
-        parts = (state[name] for name in arrays)
-        return Model(Design.restore(state), own, *parts, center, size, NoisePrior(dof, scale))
+        return Model(
+            design=Design.restore(state),
+            own=own,
+            factor=state["factor"],
+            beta=state["beta"],
+            half=state["half"],
+            level_mean=state["level_mean"],
+            level_lean=state["level_lean"],
+            level_spread=state["level_spread"],
+            unseen_spread=state["unseen_spread"],
+            center=center,
+            scale=size,
+            noise=NoisePrior(dof, scale),
+        )
 
 
 def labelled(rows: GroupedRows) -> GroupedRows:
@@ -92,7 +103,7 @@ def fit_model(rows: GroupedRows, kind: Kind) -> Model:
     rows = replace(rows, y=(rows.y - center) / scale)
     design = design_of(rows, columns=kind.columns)
     few = _few(rows, design)
-    own = _chosen(few, design, kind)
+    own = chosen(few, design, kind)
     theta, structure, sums = _variances(few, design, own)
     factor = structure.covariance.factor(theta[: structure.covariance.num])
     solved = _solved(rows, design, own, structure, theta, factor)
@@ -119,7 +130,7 @@ def _variances(rows: GroupedRows, design: Design, own: Own) -> tuple[np.ndarray,
     return estimate(sums, structure, tolerance=1e-8), structure, sums
 
 
-def _chosen(rows: GroupedRows, design: Design, kind: Kind) -> Own:
+def chosen(rows: GroupedRows, design: Design, kind: Kind) -> Own:
     """Slopes and curves that differ between groups by more than chance, the clearest first."""
     if not (kind.slopes or kind.curves):
         return Own.nothing()
@@ -212,11 +223,21 @@ def _assembled(
     unseen = theta[structure.covariance.num :][: len(design.levels.sizes)]
     gamma = solved.gamma / sigma
     return Model(
-        *(design, own, factor, gamma[num:], _square(common), gamma[:num], lean, alone, unseen),
-        *(center, scale * sigma, noise),
+        design=design,
+        own=own,
+        factor=factor,
+        beta=gamma[num:],
+        half=_square(common),
+        level_mean=gamma[:num],
+        level_lean=lean,
+        level_spread=alone,
+        unseen_spread=unseen,
+        center=center,
+        scale=scale * sigma,
+        noise=noise,
     )
 
 
 def _square(root: np.ndarray) -> np.ndarray:
     """A root with as many columns as rows."""
-    return root if root.shape[0] == root.shape[1] else np.linalg.qr(root.T, mode="r").T
+    return root if root.shape[0] == root.shape[1] else np.asarray(np.linalg.qr(root.T, mode="r")).T

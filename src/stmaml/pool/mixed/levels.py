@@ -49,14 +49,14 @@ class Levels:
         return Levels(state["level_place"], state["level_outer"])
 
     @staticmethod
-    def of(rows: GroupedRows) -> "Levels":
-        """Those of some rows, the most frequent where there are too many."""
+    def of(rows: GroupedRows, most: int = MOST_LEVELS) -> "Levels":
+        """Those of some rows, the most frequent where there are more than `most`."""
         num, width = rows.levels.shape[1], int(rows.levels.max(initial=-1)) + 1
         place, outer, used = np.full((num, width), -1), np.zeros(num, dtype=bool), 0
         for index in range(num):
             mine = rows.levels[:, index]
             count = np.bincount(mine[mine >= 0], minlength=width)
-            kept = np.sort(np.argsort(-count, kind="stable")[: min(MOST_LEVELS // num, int((count > 0).sum()))])
+            kept = np.sort(np.argsort(-count, kind="stable")[: min(most // num, int((count > 0).sum()))])
             place[index, kept] = used + np.arange(len(kept))
             used += len(kept)
             outer[index] = _one_a_group(mine, rows.group, rows.num_groups)

@@ -101,7 +101,7 @@ def _answer(told: np.ndarray, asked: np.ndarray, target: np.ndarray, noise: np.n
     told, target = told * weight[:, None], target * weight
     rest, dof = 0.0, max(len(told) - told.shape[1], 0)
     if dof > 1:
-        folded = np.linalg.qr(np.concatenate([told, target[:, None]], axis=1), mode="r")
+        folded = np.asarray(np.linalg.qr(np.concatenate([told, target[:, None]], axis=1), mode="r"))
         told, target, rest = folded[:-1, :-1], folded[:-1, -1], float(folded[-1, -1] ** 2)
     else:
         dof = 0

@@ -116,10 +116,10 @@ def _cholesky(matrix: np.ndarray) -> np.ndarray:
     """The lower root; a matrix that rounding has made indefinite is lifted until it has one."""
     lift = 0.0
     for _ in range(12):
-        lower, failed = linalg.lapack.dpotrf(matrix + lift * np.diag(np.diag(matrix)), lower=1, clean=1)
-        if not failed and np.all(np.isfinite(lower)):
-            return lower
-        lift = max(10.0 * lift, 1e-12)
+        try:
+            return np.linalg.cholesky(matrix + lift * np.diag(np.diag(matrix)))
+        except np.linalg.LinAlgError:
+            lift = max(10.0 * lift, 1e-12)
     return np.diag(np.sqrt(np.maximum(np.diag(matrix), 1e-12)))
 
 

@@ -43,7 +43,7 @@ def sums_of(rows: Matrices, num_levels: int) -> Sums:
     effects = _spread(rows.z, group, num)
     levels = one_hot(rows.codes, num_levels)
     zz = np.asarray(effects @ rows.z).reshape(num, size, size)
-    with_levels = (effects @ levels).toarray() if num_levels else np.zeros((num * size, 0))
+    with_levels = sparse.csr_array(effects @ levels).toarray() if num_levels else np.zeros((num * size, 0))
     zr = np.concatenate([with_levels, np.asarray(effects @ rows.rest)], axis=1)
     return Sums(len(rows.z), zz, zr.reshape(num, size, -1), _products(levels, rows.rest))
 
@@ -65,11 +65,9 @@ def _spread(z: np.ndarray, group: np.ndarray, num: int) -> sparse.csr_array:
 
 
 def _products(levels: sparse.csr_array, rest: np.ndarray) -> np.ndarray:
-    num, inner = levels.shape[1], rest.T @ rest
-    if num == 0:
-        return inner
+    inner = rest.T @ rest
     cross = np.asarray(levels.T @ rest)
-    return np.block([[(levels.T @ levels).toarray(), cross], [cross.T, inner]])
+    return np.block([[sparse.csr_array(levels.T @ levels).toarray(), cross], [cross.T, inner]])
 
 
 def chunks(group: Int[np.ndarray, " n"], most: int) -> list[Int[np.ndarray, " k"]]:
