@@ -213,8 +213,7 @@ def test_many_groups_are_thinned_for_variances_and_chunked_for_effects(monkeypat
     assert squared_error(thin.predict(tasks), tasks) < 1.05 * squared_error(whole.predict(tasks), tasks)
 
 
-def test_many_labelled_rows_give_what_one_dense_solve_gives():
-    """Folding rows changes nothing: the same rows in one grouping of the task, or twice as unknowns."""
+def test_many_labelled_rows_give_what_the_dense_solve_gives():
     rows = simulated(4, 30, 80, COVARIANCE, 0.5)
     (own,) = MIXED_SLOPES.fit_each(rows, [np.arange(30)], Draw(3))
     tasks = Draw(60).tasks(rows, 60, 1)

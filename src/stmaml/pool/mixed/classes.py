@@ -50,7 +50,7 @@ class FittedOdds:
         return {**stacked, **own, **self.design.state()}
 
     def _numbered(self) -> list[tuple[int, Odds]]:
-        return list(enumerate(self.classes)) if len(self.classes) > 1 else [(1, self.classes[0])]
+        return list(enumerate(self.classes, start=1 if len(self.classes) == 1 else 0))
 
 
 def _joined(means: list[np.ndarray], variances: list[np.ndarray]) -> Forecast:

@@ -13,10 +13,11 @@ from stmaml.pool.mixed.noise import NoisePrior, noise_prior
 from stmaml.pool.mixed.reml import Groups, Solved, Structure, estimate, groups_of, reduce, slopes_of, solve
 from stmaml.pool.mixed.sums import Matrices, Sums, chunks, sums_of, thinned
 
-VARIANCE_ROWS = 200_000
+VARIANCE_ROWS = 100_000
 """Rows that variances are estimated from at most; all rows count for the common effects."""
-VARIANCE_SIZE = 4_000_000
-"""Numbers in the cross products of groups that variances are estimated from."""
+VARIANCE_SIZE = 2_000_000
+"""Numbers in the cross products of groups that variances are estimated from, but for the fewest groups."""
+FEWEST_GROUPS = 300
 CHUNK_SIZE = 20_000_000
 """Numbers of a design in memory at a time."""
 CANDIDATES = 40
@@ -102,7 +103,7 @@ def fit_model(rows: GroupedRows, kind: Kind) -> Model:
     scale = spread if spread > 1e-9 * (1.0 + abs(center)) else 1.0
     rows = replace(rows, y=(rows.y - center) / scale)
     design = design_of(rows, columns=kind.columns)
-    few = _few(rows, design)
+    few = _few(rows, design, kind)
     own = chosen(few, design, kind)
     theta, structure, sums = _variances(few, design, own)
     factor = structure.covariance.factor(theta[: structure.covariance.num])
@@ -111,10 +112,11 @@ def fit_model(rows: GroupedRows, kind: Kind) -> Model:
     return _assembled(design, own, factor, solved, theta, structure, center, scale, noise)
 
 
-def _few(rows: GroupedRows, design: Design) -> GroupedRows:
-    """Groups enough for the variances."""
+def _few(rows: GroupedRows, design: Design, kind: Kind) -> GroupedRows:
+    """Groups enough for the variances: fewer where each has many effects."""
     width = sum(design.blocks()) + len(design.center) + 2
-    kept = thinned(rows.counts, VARIANCE_ROWS, VARIANCE_SIZE // width)
+    effects = 1 + 4 * kind.slopes + 16 * kind.curves
+    kept = thinned(rows.counts, VARIANCE_ROWS, max(VARIANCE_SIZE // (width * effects), FEWEST_GROUPS))
     return rows if len(kept) == rows.num_groups else rows.of_groups(kept)
 
 

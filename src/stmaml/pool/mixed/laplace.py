@@ -67,15 +67,24 @@ def modes(
     return Modes(u, mu, np.linalg.inv(hessian), float(np.linalg.slogdet(hessian)[1].sum()), float(best.sum()))
 
 
-def _climbed(trials, offset, scaled, index, u, best, step) -> tuple[np.ndarray, np.ndarray]:
+def _climbed(
+    trials: Trials,
+    offset: np.ndarray,
+    scaled: np.ndarray,
+    index: np.ndarray,
+    u: np.ndarray,
+    best: np.ndarray,
+    step: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """A step of each group that does not lower its density."""
     size = np.ones(len(u))
+    tried, value, worse = u, best, np.zeros(len(u), dtype=bool)
     for _ in range(12):
         tried = u + size[:, None] * step
         value = _joint(trials, offset, scaled, tried, index)
         worse = value < best - 1e-12 * (1.0 + np.abs(best))
         if not worse.any():
-            return tried, value
+            break
         size = np.where(worse, 0.5 * size, size)
     return np.where(worse[:, None], u, tried), np.where(worse, best, value)
 

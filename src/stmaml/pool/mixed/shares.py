@@ -73,4 +73,4 @@ def strength(counts: Float[np.ndarray, "g c"], overall: Float[np.ndarray, " c"])
         total = special.gammaln(prior.sum()) - special.gammaln(counts.sum(axis=1) + prior.sum())
         return -float(told.sum() + total.sum())
 
-    return float(np.exp(optimize.minimize_scalar(loss, bounds=(-3.0, 7.0), method="bounded").x))
+    return float(np.exp(optimize.fminbound(loss, -3.0, 7.0)))
