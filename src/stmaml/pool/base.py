@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -73,8 +73,8 @@ class Tasks:
     """Questions: predict some rows of a group from other, labelled rows of it. Only labels of the support are read."""
 
     rows: GroupedRows
-    support: tuple[Int[np.ndarray, " k"], ...]
-    query: tuple[Int[np.ndarray, " q"], ...]
+    support: tuple[Int[np.ndarray, " _"], ...]
+    query: tuple[Int[np.ndarray, " _"], ...]
 
     def __len__(self) -> int:
         return len(self.query)
@@ -157,6 +157,7 @@ class Draw:
         return Tasks(rows, tuple(support), tuple(query))
 
 
+@runtime_checkable
 class Fitted(Protocol):
     """A member that has learnt from groups."""
 
@@ -169,6 +170,7 @@ class Fitted(Protocol):
         ...
 
 
+@runtime_checkable
 class Member(Protocol):
     """A model of grouped rows that may be part of a pool."""
 
@@ -190,6 +192,7 @@ class Member(Protocol):
         ...
 
 
+@runtime_checkable
 class Plain(Member, Protocol):
     """A member whose fits know nothing of each other."""
 

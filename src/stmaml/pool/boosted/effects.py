@@ -74,7 +74,7 @@ def sums_of(
     """Sums over the rows of each group."""
 
     def total(value: np.ndarray) -> np.ndarray:
-        return np.bincount(group, value, num_groups)
+        return np.bincount(group, value, num_groups).astype(float)  # of no rows, counts are whole numbers
 
     size = z.shape[1]
     zz = np.empty((num_groups, size, size))
@@ -127,10 +127,10 @@ class Chosen:
 def choose(x: Float[np.ndarray, "n d"], r: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"]) -> Chosen:
     """A level, and slopes as far as they make rows likelier by more than what their number explains."""
     num_groups = int(group.max()) + 1
-    best, best_score = Chosen(_fitted(x, r, group, ()), ()), -np.inf
+    best = Chosen(_fitted(x, r, group, ()), ())
     best_score = _score(best, x, r, group)
-    for _ in range(min(MAX_SLOPES, max(num_groups // 8, 0))):
-        tried = [best.slopes + (j,) for j in varying(x, group, CANDIDATES) if j not in best.slopes]
+    for _ in range(min(MAX_SLOPES, num_groups // 8)):
+        tried = [(*best.slopes, j) for j in varying(x, group, CANDIDATES) if j not in best.slopes]
         options = [Chosen(_fitted(x, r, group, slopes), slopes) for slopes in tried]
         scores = [_score(option, x, r, group) for option in options]
         if not scores or max(scores) <= best_score:
@@ -142,8 +142,8 @@ def choose(x: Float[np.ndarray, "n d"], r: Float[np.ndarray, " n"], group: Int[n
 def varying(x: Float[np.ndarray, "n d"], group: Int[np.ndarray, " n"], most: int) -> list[int]:
     """The columns that differ most within groups; none that hardly does."""
     counts = np.maximum(np.bincount(group), 1)
-    means = np.stack([np.bincount(group, column) / counts for column in x.T], axis=1) if x.shape[1] else x[:0]
-    within = ((x - means[group]) ** 2).mean(0)
+    means = [(np.bincount(group, column) / counts)[group] for column in x.T]
+    within = np.array([((column - mean) ** 2).mean() for column, mean in zip(x.T, means, strict=True)])
     order = np.argsort(-within, kind="stable")[:most]
     return [int(j) for j in order if within[j] > 1e-3]
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,7 +18,6 @@ LOOK = 5
 MAX_ROWS = 200_000
 FEW_ROWS = 20_000
 """Up to here one thread is as quick as several, which may have to wait for each other."""
-O = TypeVar("O", bound=Objective)
 
 
 @dataclass(frozen=True)
@@ -42,13 +41,11 @@ def usual_rule(num_rows: int) -> Rule:
 
 
 @dataclass(frozen=True)
-class Grown(Generic[O]):
+class Grown:
     """Trees of all groups, and what trees that had not seen a group say of it."""
 
     trees: Trees
     held_out: Float[np.ndarray, "n k"]
-    objective: O
-    """As it was when growth stopped."""
 
 
 def limited(rows: GroupedRows, seed: int, most: int = MAX_ROWS) -> GroupedRows:
@@ -122,7 +119,8 @@ class Binned:
         self._make: Callable[..., Any] = TreeGrower
         self.threads = 1 if len(x) <= FEW_ROWS else max(1, (os.cpu_count() or 1) // 2)
         self.mapper: Any = _BinMapper(n_bins=256, random_state=seed, n_threads=self.threads)
-        self.x: np.ndarray = self.mapper.fit_transform(np.asarray(x, dtype=np.float64))
+        columns = np.asarray(x, dtype=np.float64) if x.shape[1] else np.zeros((len(x), 1))
+        self.x: np.ndarray = self.mapper.fit_transform(columns)
 
     def grower(self, x: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, rule: Rule) -> Any:
         """A tree about to grow."""
@@ -141,8 +139,8 @@ class Binned:
 
 
 def grow(
-    x: Float[np.ndarray, "n d"], objective: O, group: Int[np.ndarray, " n"], seed: int, rule: Rule | None = None
-) -> Grown[O]:
+    x: Float[np.ndarray, "n d"], objective: Objective, group: Int[np.ndarray, " n"], seed: int, rule: Rule | None = None
+) -> Grown:
     """As many trees as serve held-out groups best, grown on all rows."""
     rule, fold = usual_rule(len(x)) if rule is None else rule, folds_of(group, seed)
     binned, every = Binned(x, seed), np.arange(len(x))
@@ -152,21 +150,21 @@ def grow(
     last = Booster(binned, every, every[:0], start)
     for number in range(found.rounds):
         last.grow(found.objectives[number // LOOK], rule)
-    return Grown(last.trees(found.rounds), found.held_out, found.objectives[found.rounds // LOOK])
+    return Grown(last.trees(found.rounds), found.held_out)
 
 
 @dataclass(frozen=True)
-class _Found(Generic[O]):
+class _Found:
     """The best number of rounds, and the objectives on the way."""
 
     rounds: int
     held_out: np.ndarray
-    objectives: list[O]
+    objectives: list[Objective]
 
 
-def _side_by_side(boosters: list[Booster], objective: O, rule: Rule) -> _Found[O]:
+def _side_by_side(boosters: list[Booster], objective: Objective, rule: Rule) -> _Found:
     best, rounds, kept = np.inf, 0, np.zeros(0)
-    objectives: list[O] = []
+    objectives: list[Objective] = []
     for number in range(0, rule.max_rounds + 1, LOOK):
         held_out = _gathered(boosters)
         objective = objective.tuned(held_out, number)

@@ -1,18 +1,19 @@
 """What boosting makes small: squares, squares among rows that share a group, surprise at classes or at squares."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from stmaml.pool.boosted.effects import Chosen, Prior, choose, design, estimate, sums_of
+from stmaml.pool.boosted.effects import Chosen, Prior, design, estimate, sums_of
 
 Raw = Float[np.ndarray, "n k"]
 TUNED = (0, 10, 20, 40, 80, 160)
 """Rounds at which an objective with numbers of its own looks at held-out groups."""
 
 
+@runtime_checkable
 class Objective(Protocol):
     """What boosting makes small on the rows it holds."""
 
@@ -20,7 +21,7 @@ class Objective(Protocol):
         """The best outputs that are the same for all rows."""
         ...
 
-    def at(self, rows: Int[np.ndarray, " m"]) -> Self:
+    def at(self, rows: Int[np.ndarray, " m"]) -> "Objective":
         """The same on some of the rows."""
         ...
 
@@ -36,7 +37,7 @@ class Objective(Protocol):
         """How bad outputs are."""
         ...
 
-    def tuned(self, held_out: Raw, rounds: int) -> Self:
+    def tuned(self, held_out: Raw, rounds: int) -> "Objective":
         """With its own numbers fitted to what is said of held-out groups."""
         ...
 

@@ -10,7 +10,8 @@ from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks,
 from stmaml.pool.boosted.effects import estimate, sums_of
 from stmaml.pool.boosted.growing import grow, limited
 from stmaml.pool.boosted.objectives import Squares
-from stmaml.pool.boosted.roots import Root, Rooted, Roots
+from stmaml.pool.boosted.remembered import Remembered
+from stmaml.pool.boosted.roots import Root, Rooted
 from stmaml.pool.boosted.simulated import Joined, simulate
 from stmaml.pool.boosted.spread import Said, Spread, learn_spread
 from stmaml.pool.boosted.trees import Trees, part, prefixed
@@ -95,7 +96,7 @@ class WithEffects:
 class EffectsMember:
     """The member `boosting-effects`."""
 
-    roots: Roots
+    roots: Remembered[Rooted]
     name: str = "boosting-effects"
 
     def suits(self, rows: GroupedRows) -> bool:

@@ -35,7 +35,7 @@ class Labelled:
         last = held[np.arange(len(held)), count - 1]
         least = np.where(self.there, held, np.inf).min(1)
         most = np.where(self.there, held, -np.inf).max(1)
-        known = self.there.any(1)[:, None]
+        known = self.there.any(axis=1, keepdims=True)
         return np.where(known, np.stack([mean, spread, last, least, most], axis=1), [[empty, 0.0, empty, empty, empty]])
 
     def means(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "t d"]:
@@ -64,11 +64,11 @@ def _near(x: np.ndarray, asked: np.ndarray, task: np.ndarray, labelled: Labelled
     rows, there = labelled.rows[task], labelled.there[task]
     distance = ((x[rows] - x[asked][:, None]) ** 2).mean(2) if x.shape[1] else np.zeros(rows.shape)
     distance = np.where(there, distance, np.inf)
-    known, nearest = there.any(1), distance.argmin(1)
-    closest = np.where(known, distance.min(1), -1.0)
-    found = values[rows[np.arange(len(rows)), nearest]] * known[:, None]
-    smooth = [_smooth(distance, values[rows] * there[:, :, None], width) for width in WIDTHS]
-    return np.column_stack([closest, found, *smooth])
+    nearest = distance.argmin(1)
+    closest = np.where(there.any(axis=1, keepdims=True), distance.min(axis=1, keepdims=True), -1.0)
+    held = np.where(there[:, :, None], values[rows], 0.0)  # what is not labelled has no value
+    smooth = [_smooth(distance, held, width) for width in WIDTHS]
+    return np.column_stack([closest, held[np.arange(len(rows)), nearest], *smooth])
 
 
 def _smooth(distance: np.ndarray, values: np.ndarray, width: float) -> np.ndarray:

@@ -1,11 +1,9 @@
 """Trees for all groups and effects for each: where the members that read labelled rows begin."""
 
-import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 
 from stmaml.pool.base import Arrays, Draw, GroupedRows
 from stmaml.pool.boosted.effects import Belief, Chosen, Prior, choose, design, sums_of
@@ -73,25 +71,3 @@ def take_root(rows: GroupedRows, draw: Draw) -> Rooted:
     grown = grow(rows.x, SharedSquares.of(rows.x, rows.y, rows.group), rows.group, draw.seed)
     held_out = grown.held_out[:, 0]
     return Rooted(Root(grown.trees, choose(rows.x, rows.y - held_out, rows.group)), rows, held_out)
-
-
-@dataclass
-class Roots:
-    """Roots of the table that was asked for last, so that two members need not grow the same trees."""
-
-    _kept: tuple["weakref.ref[np.ndarray]", Draw, list[np.ndarray], list[Rooted]] | None = field(init=False, default=None)
-
-    def of_each(
-        self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw
-    ) -> list[Rooted]:
-        """One for each part of the groups."""
-        if self._kept is None or not self._same(rows, parts, draw):
-            found = [take_root(rows.of_groups(part), draw) for part in parts]
-            self._kept = weakref.ref(rows.y), draw, [np.array(part) for part in parts], found
-        return self._kept[3]
-
-    def _same(self, rows: GroupedRows, parts: Sequence[np.ndarray], draw: Draw) -> bool:
-        assert self._kept is not None
-        y, drawn, before, _ = self._kept
-        alike = len(parts) == len(before) and all(np.array_equal(a, b) for a, b in zip(parts, before, strict=True))
-        return y() is rows.y and drawn == draw and alike

@@ -11,8 +11,9 @@ from stmaml.pool.boosted.effects import varying
 from stmaml.pool.boosted.growing import Rule, grow
 from stmaml.pool.boosted.objectives import Squares
 from stmaml.pool.boosted.reading import Labelled, nearby
+from stmaml.pool.boosted.remembered import Remembered
 from stmaml.pool.boosted.ridge import Line, learn_line
-from stmaml.pool.boosted.roots import Root, Rooted, Roots
+from stmaml.pool.boosted.roots import Root, Rooted
 from stmaml.pool.boosted.simulated import Joined, simulate
 from stmaml.pool.boosted.spread import Said, Spread, learn_spread
 from stmaml.pool.boosted.trees import Trees, part, prefixed
@@ -28,24 +29,26 @@ class Reader:
     root: Root
     line: Line
     near: tuple[int, ...]
-    unit: Float[np.ndarray, " c"]
+    unit: Float[np.ndarray, " u"]
 
     def read(
         self, rows: GroupedRows, shared: Float[np.ndarray, " n"], joined: Joined, said: Said
-    ) -> Float[np.ndarray, "n f"]:
+    ) -> Float[np.ndarray, "m f"]:
         """A line for each asked row; `said` is what the root says of it."""
         asked, labelled = joined.asked, Labelled.of(joined)
         x, left = rows.x[asked], rows.y - shared
         line = self.line.said(rows, joined)
         of_task = [labelled.moments(rows.y, self.line.mean), labelled.moments(left, 0.0)]
         apart = x[:, list(self.near)] - labelled.means(rows.x[:, list(self.near)])[joined.task]
-        return np.column_stack([
-            *(x, joined.log_shots, shared[asked], said.mean - shared[asked], said.task_variance),
-            *(line.mean - said.mean, line.task_variance),
-            *(one[joined.task] for one in of_task),
-            nearby(rows, joined, labelled, self.near, np.column_stack([rows.y, left]), self.unit),
-            apart * (joined.shots[joined.task] > 0)[:, None],
-        ])
+        return np.column_stack(
+            [
+                *(x, joined.log_shots, shared[asked], said.mean - shared[asked], said.task_variance),
+                *(line.mean - said.mean, line.task_variance),
+                *(one[joined.task] for one in of_task),
+                nearby(rows, joined, labelled, self.near, np.column_stack([rows.y, left]), self.unit),
+                apart * (joined.shots[joined.task] > 0)[:, None],
+            ]
+        )
 
     def state(self) -> Arrays:
         """As arrays."""
@@ -91,7 +94,7 @@ class Summaries:
 class SummariesMember:
     """The member `boosting-summaries` for numbers."""
 
-    roots: Roots
+    roots: Remembered[Rooted]
     name: str = "boosting-summaries"
 
     def suits(self, rows: GroupedRows) -> bool:
