@@ -73,8 +73,8 @@ class Tasks:
     """Questions: predict some rows of a group from other, labelled rows of it. Only labels of the support are read."""
 
     rows: GroupedRows
-    support: tuple[Int[np.ndarray, " k"], ...]
-    query: tuple[Int[np.ndarray, " q"], ...]
+    support: tuple[Int[np.ndarray, " _"], ...]
+    query: tuple[Int[np.ndarray, " _"], ...]
 
     def __len__(self) -> int:
         return len(self.query)
