@@ -23,7 +23,9 @@ def unset():
 def test_programs_are_kept_below_the_cache_folder(unset, tmp_path, monkeypatch):
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
     remember_programs()
-    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "cache" / "programs" / f"jax-{jax.__version__}")
+    assert jax.config.values["jax_compilation_cache_dir"] == str(
+        tmp_path / "cache" / "programs" / f"jax-{jax.__version__}"
+    )
     remember_programs(tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -31,7 +33,7 @@ def test_programs_are_kept_below_the_cache_folder(unset, tmp_path, monkeypatch):
 def test_where_nothing_can_be_written_nothing_is_kept(unset, tmp_path):
     (tmp_path / "file").write_text("no folder")
     remember_programs(tmp_path / "file")
-    assert jax.config.jax_compilation_cache_dir is None
+    assert jax.config.values["jax_compilation_cache_dir"] is None
 
 
 def test_the_oldest_programs_go_first(tmp_path):

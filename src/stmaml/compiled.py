@@ -16,7 +16,7 @@ def remember_programs(folder: Path | None = None) -> None:
     """Has JAX keep what takes long to compile in a folder of the user, and look there first.
 
     A folder that JAX was told of before stays. Where none can be written, all is compiled each time."""
-    if jax.config.jax_compilation_cache_dir:
+    if jax.config.values["jax_compilation_cache_dir"]:
         return
     folder = (cache_folder() if folder is None else folder) / "programs" / f"jax-{jax.__version__}"
     with contextlib.suppress(OSError):
