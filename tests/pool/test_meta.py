@@ -2,18 +2,26 @@
 
 from dataclasses import replace
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 from stmaml.errors import SettingError
+from stmaml.likelihoods import Rising
+from stmaml.methods import METHODS
+from stmaml.methods.classes_on_linear import LEAST, ShiftedClasses, with_shift
 from stmaml.methods.on_linear import GAIN, MIN_NOISE
 from stmaml.pool.base import Column, Draw, Forecast, GroupedRows, Tasks
 from stmaml.pool.meta import FittedMeta, Meta, start_training
+from stmaml.pool.meta_answers import Weights
 from stmaml.pool.meta_heldout import Looks, held_out, row_scores
 from stmaml.pool.meta_start import linear_start
 from stmaml.pool.meta_tasks import Listed, distinct
+from stmaml.pool.meta_training import Places, first_state, first_weights, run_steps
+from stmaml.tasks import Examples
 
 DRAW = Draw(shots=3, max_query=4)
 
@@ -81,6 +89,51 @@ def test_before_training_predictions_are_those_of_the_linear_model(trained):
     np.testing.assert_allclose(found.mean[-len(query) :], expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found.task_variance[-len(query) :], doubt, rtol=1e-2, atol=1e-4)
     np.testing.assert_allclose(found.noise_variance, noise, rtol=1e-3)
+
+
+def test_before_training_classes_are_as_likely_as_the_linear_model_says():
+    rows = table(num_classes=2)
+    training = small(rows)[1]
+    tasks = DRAW.tasks(rows, 3, 1).only(np.arange(7) == 6)
+    found = fitted(training, training.start, 2).predict(tasks)
+    (support,), (query,) = tasks.support, tasks.query
+    start = jax.tree.map(lambda leaf: np.asarray(leaf[2], dtype=float), training.start)
+    mean, spread = GAIN * start.mean[:3], np.exp(2 * GAIN * start.log_std[:3])
+    noise = MIN_NOISE**2 + np.exp(2 * GAIN * start.log_noise)
+    s, q = (np.concatenate([np.ones((len(at), 1)), rows.x[at]], axis=1) for at in (support, query))
+    inverse = np.linalg.inv((s * spread) @ s.T + noise * np.eye(len(s)))
+    said = q @ mean + (q * spread) @ s.T @ inverse @ (np.eye(2)[rows.y[support].astype(int)] - s @ mean)
+    said = np.maximum(said, LEAST)
+    np.testing.assert_allclose(found.mean, said / said.sum(1, keepdims=True), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("number", "method"), enumerate(sorted(METHODS)))
+def test_any_method_can_be_a_member(number, method):
+    """Traced only, every second one for classes: weights of the right size come out of a training step."""
+    num_classes = 3 * (number % 2 == 0 or method == "protonet")
+    draw = replace(DRAW, shots=2, max_query=2)
+    plan = replace(Meta(method).plan(table(num_classes=num_classes), draw), width=8, tasks=1)
+    vector = eqx.filter_eval_shape(first_weights, plan)
+    shapes = ((2, vector.size), (2, 5, num_classes or 1), (2, 5), (2,))
+    weights = Weights(*(jnp.zeros(shape) for shape in shapes))
+    places = [jnp.zeros((1, 2, 1, 2), dtype) for dtype in (int, float, int, float)]
+    targets = jnp.zeros(4, dtype=int) if num_classes else jnp.zeros((4, 1))
+    rows = Examples(jnp.zeros((4, 4)), targets, jnp.ones(4))
+    state = eqx.filter_eval_shape(first_state, plan, weights)
+    after = eqx.filter_eval_shape(run_steps, plan, state, rows, Places(*places), jnp.arange(1))
+    assert after.average.shape == weights.vector.shape
+
+
+def test_a_class_is_as_likely_as_both_together_say():
+    share, logits = np.array([0.7, 0.2, 0.1]), np.array([0.5, -1.0, 2.0])
+    both = share * np.exp(logits)
+    y = with_shift(jnp.array([2]), jnp.asarray(share)[None])
+    raw = jnp.asarray(logits)[None]
+    expected = -np.log(both[2] / both.sum())
+    np.testing.assert_allclose(ShiftedClasses(3).objective(raw, y), [expected], rtol=1e-5)
+    np.testing.assert_allclose(-ShiftedClasses(3).outcome(raw).log_prob(y), [expected], rtol=1e-5)
+    rising = Rising(ShiftedClasses(3), jnp.zeros(3), jnp.array([2.0, 2.0, 2.0]))
+    np.testing.assert_allclose(rising.objective(raw / 2, y), [expected], rtol=1e-5)
 
 
 def test_parts_trained_side_by_side_are_as_if_alone(trained):

@@ -140,24 +140,15 @@ def start_training(plan: Plan, rows: GroupedRows, parts: Sequence[Int[np.ndarray
     if not all(map(len, usable)):
         raise SettingError("each part needs a group with a known target; give it more groups.")
     starts = [_linear(plan, rows, part) for part in usable]
-    shares = np.stack([_said_first(plan, rows, part) for part in usable])
     linear = (jnp.asarray(np.stack(each)) for each in zip(*starts, strict=True))
-    return Training(plan, rows, usable, draw, Weights(first_weights(plan, jnp.asarray(shares)), *linear))
+    vectors = np.tile(np.asarray(first_weights(plan)), (len(usable), 1))  # the same for every part
+    return Training(plan, rows, usable, draw, Weights(jnp.asarray(vectors), *linear))
 
 
 def _linear(plan: Plan, rows: GroupedRows, part: Int[np.ndarray, " k"]) -> tuple[np.ndarray, ...]:
     mine = np.flatnonzero(np.isin(rows.group, part) & np.isfinite(rows.y))
     y = np.eye(plan.num_classes)[rows.y[mine].astype(int)] if plan.num_classes else rows.y[mine, None]
     return linear_start(rows.x[mine], y, rows.group[mine]).padded(plan.num_inputs).arrays()
-
-
-def _said_first(plan: Plan, rows: GroupedRows, part: Int[np.ndarray, " k"]) -> Float[np.ndarray, " r"]:
-    """What the network adds before training: nothing; for classes, the logarithms of their shares."""
-    if not plan.num_classes:
-        return np.zeros(plan.raw_size, dtype=np.float32)
-    mine = rows.y[np.isin(rows.group, part) & np.isfinite(rows.y)].astype(int)
-    shares = np.bincount(mine, minlength=plan.num_classes) + 1.0
-    return np.log(shares / shares.sum()).astype(np.float32)
 
 
 def _one(plan: Plan, trained: Trained, number: int) -> FittedMeta:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from stmaml.methods.base import predict_with
-from stmaml.methods.on_linear import Prior
+from stmaml.methods.on_linear import Posterior, Prior
 from stmaml.pool.base import Forecast, GroupedRows, Tasks
 from stmaml.pool.meta_learner import Plan
 from stmaml.prediction import Prediction
@@ -121,7 +121,7 @@ def answer(
         prediction = predict_with(predictors, query)
         if plan.num_classes:
             return _of_classes(prediction)
-        line = jax.tree.map(lambda leaf: leaf[0], predictors.posterior)
+        line: Posterior = jax.tree.map(lambda leaf: leaf[0], predictors.posterior)
         doubt = 1 - line.noise / jnp.square(line(query)[1][:, 0])  # the line's own, as a share of its variance
         each = prediction.components.variance().mean(0)[:, 0]
         return prediction.mean[:, 0], jnp.square(prediction.task_std[:, 0]) + doubt * each, (1 - doubt) * each

@@ -14,7 +14,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from stmaml.inner import InnerLoop
 from stmaml.likelihoods import Rising, likelihood_for
 from stmaml.methods import METHODS, st_maml
-from stmaml.methods.base import MethodConfig
+from stmaml.methods.base import AbstractMetaLearner, MethodConfig
+from stmaml.methods.classes_on_linear import ClassesOnLinear, ShiftedClasses
 from stmaml.methods.on_linear import OnLinear, Prior, extended
 from stmaml.tasks import TaskSpec
 
@@ -57,29 +58,26 @@ class Plan:
             return TaskSpec((self.num_inputs,), self.num_classes, target="class")
         return TaskSpec((self.num_inputs,), 1, noise="predicted")
 
-    @property
-    def skeleton(self) -> OnLinear:
-        """A learner with shapes in place of arrays."""
-        return _skeleton(self)
-
-    def vector(self, start: Float[Array, " r"], *, key: PRNGKeyArray) -> Float[Array, " w"]:
+    def vector(self, *, key: PRNGKeyArray) -> Float[Array, " w"]:
         """All weights of a fresh method, one after the other."""
-        leaves = jax.tree.leaves(eqx.filter(self._method(start, key=key), eqx.is_inexact_array))
+        leaves = jax.tree.leaves(eqx.filter(self.fresh(key=key), eqx.is_inexact_array))
         return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
 
-    def learner(self, vector: Float[Array, " w"], prior: Prior) -> OnLinear:
+    def learner(self, vector: Float[Array, " w"], prior: Prior) -> OnLinear | ClassesOnLinear:
         """The learner that has these weights, on the linear model of this prior."""
-        method = self.skeleton.learner
-        shapes, rest = eqx.partition(method, _is_shape)
+        shapes, rest = eqx.partition(_skeleton(self), _is_shape)
         leaves, tree = jax.tree.flatten(shapes)
         ends = np.cumsum([leaf.size for leaf in leaves])
         parts = [vector[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends, strict=True)]
-        return OnLinear(eqx.combine(jax.tree.unflatten(tree, parts), rest), prior, self.num_classes)
+        method = eqx.combine(jax.tree.unflatten(tree, parts), rest)
+        return ClassesOnLinear(method, prior, self.num_classes) if self.num_classes else OnLinear(method, prior, 0)
 
-    def _method(self, start: Float[Array, " r"], *, key: PRNGKeyArray) -> Any:
-        """A fresh method whose outputs are first `start`, whatever it is told."""
+    def fresh(self, *, key: PRNGKeyArray) -> AbstractMetaLearner:
+        """A method whose outputs first count for nothing."""
         learner: Any = method_settings(self).build(extended(self.spec), key=key)
-        return replace(learner, likelihood=Rising(learner.likelihood, start, jnp.zeros_like(start)))
+        likelihood = ShiftedClasses(self.num_classes) if self.num_classes else learner.likelihood
+        zeros = jnp.zeros(self.raw_size)
+        return replace(learner, likelihood=Rising(likelihood, zeros, zeros))
 
     @property
     def raw_size(self) -> int:
@@ -88,12 +86,9 @@ class Plan:
 
 
 @lru_cache(maxsize=32)
-def _skeleton(plan: Plan) -> OnLinear:
-    def build() -> OnLinear:
-        method = plan._method(jnp.zeros(plan.raw_size), key=jr.key(0))
-        return OnLinear(method, Prior(plan.num_inputs, plan.spec.y_size), plan.num_classes)
-
-    return eqx.filter_eval_shape(build)
+def _skeleton(plan: Plan) -> AbstractMetaLearner:
+    """A method with shapes in place of arrays."""
+    return eqx.filter_eval_shape(lambda: plan.fresh(key=jr.key(0)))
 
 
 def _is_shape(leaf: Any) -> bool:

@@ -109,9 +109,9 @@ def optimizer(plan: Plan) -> optax.GradientTransformation:
 
 
 @eqx.filter_jit
-def first_weights(plan: Plan, starts: Float[Array, "p r"]) -> Float[Array, "p w"]:
-    """The same fresh weights for every part, but for where its outputs start."""
-    return jax.vmap(lambda start: plan.vector(start, key=jr.key(plan.seed)))(starts)
+def first_weights(plan: Plan) -> Float[Array, " w"]:
+    """Those of a fresh method."""
+    return plan.vector(key=jr.key(plan.seed))
 
 
 @eqx.filter_jit
