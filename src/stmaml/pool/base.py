@@ -62,7 +62,7 @@ class GroupedRows:
         group = np.unique(self.group[rows], return_inverse=True)[1]
         return replace(self, x=self.x[rows], y=self.y[rows], group=group, levels=self.levels[rows])
 
-    def by_group(self) -> list[Int[np.ndarray, " k"]]:
+    def by_group(self) -> list[Int[np.ndarray, " _"]]:
         """The rows of each group, in their order."""
         order = np.argsort(self.group, kind="stable")
         return np.split(order, np.cumsum(self.counts)[:-1])
@@ -183,7 +183,7 @@ class Member(Protocol):
         """Whether it can learn from these rows: numbers or classes, few or many."""
         ...
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part, a set of groups to learn from; all other groups are held out from that fit."""
         ...
 
@@ -202,7 +202,7 @@ class Plain(Member, Protocol):
 
 
 def fit_one_by_one(
-    member: Plain, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw
+    member: Plain, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw
 ) -> list[Fitted]:
     """`fit_each` of a plain member."""
     return [member.fit(rows.of_groups(part), draw) for part in parts]
