@@ -1,7 +1,8 @@
 """Errors meant for the person at the keyboard: one sentence that says what was expected, what came, what to do."""
 
+import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 
 class StmamlError(Exception):
@@ -49,3 +50,15 @@ def _refuse_unless(fits: Callable[[int | float], bool], expected: str, settings:
 def _flag(name: str) -> str:
     """The setting as the command line spells it."""
     return f"--{name.replace('_', '-')}"
+
+
+def closest(name: str, known: Iterable[str], *, most: int = 1) -> list[str]:
+    """The known names that one may have been meant for: first those that differ by case, blanks and bars alone."""
+    plain = {other: _plain(other) for other in known}
+    same = [other for other, bare in plain.items() if bare == _plain(name)]
+    alike = difflib.get_close_matches(_plain(name), set(plain.values()), n=most, cutoff=0.75)
+    return [*same, *(other for bare in alike for other in plain if plain[other] == bare and other not in same)][:most]
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum()) or name
