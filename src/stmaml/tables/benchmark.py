@@ -1,10 +1,8 @@
 """A user's table as a benchmark: a group is a task, some of its rows are labelled, others are asked for."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,9 +15,9 @@ from stmaml.benchmarks.sources import MAX_GROUPS
 from stmaml.errors import RunError, SettingError, SourceError
 from stmaml.tables.aftercare import Calibrating
 from stmaml.tables.calibration import caution
-from stmaml.tables.cells import as_labels, as_numbers
-from stmaml.tables.columns import Numeric
+from stmaml.tables.cells import as_labels
 from stmaml.tables.groups import GroupTasks, Sizes, Split, split_groups
+from stmaml.tables.leaks import leak_notes
 from stmaml.tables.reading import Groups, Reading, check_has, group_rows, read_table, row_list
 from stmaml.tables.schema import Schema, check_roles, infer_schema, table_keys
 from stmaml.tables.target import WantedTarget, check_target
@@ -110,6 +108,7 @@ def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) 
         schema = _infer(frame, keys.is_in(list(split.train)), table, notes)
         if not schema.target.is_class:
             notes.extend(check_target(whole[table.target], table.missing, keep_codes=table.keep_codes))
+        notes.extend(leak_notes(frame, keys, schema))
     else:
         schema = Schema.from_json(config.schema)
     x, y = schema.encode(frame, "the table", notes), schema.target.values(frame, schema.missing)
@@ -187,7 +186,6 @@ def _infer(frame: pl.DataFrame, train: pl.Series, table: TableConfig, notes: lis
         missing=table.missing,
         notes=notes,
     )
-    notes.extend(_row_numbers(frame, schema))
     if not schema.used:
         dropped = "; ".join(f"'{column.name}' is dropped ({column.describe()})" for column in schema.columns[:8])
         raise SourceError(f"no column is left to predict from: {dropped or 'no other is used'}. Bring some that vary.")
@@ -239,17 +237,6 @@ def _labelled_rows(frame: pl.DataFrame, table: TableConfig, notes: list[str]) ->
         )
         frame, keys = frame.filter(known), keys.filter(known)
     return frame, keys
-
-
-def _row_numbers(frame: pl.DataFrame, schema: Schema) -> Iterator[str]:
-    """What to say about columns that number the rows: in a table sorted by group they tell groups apart."""
-    for column in schema.used:
-        if not isinstance(column, Numeric):
-            continue
-        values = as_numbers(frame[column.name], schema.missing).to_numpy()
-        steps = np.diff(values)  # not a number where a cell is missing
-        if (steps >= 1).all() and (values == values.round()).all() and steps.mean() < 2:  # some rows may be left out
-            yield f"column '{column.name}' seems to number the rows; leave it out with --drop {quote(column.name)}"
 
 
 def _said_of_groups(num_rows: int, table: TableConfig, split: Split) -> str:
