@@ -18,7 +18,8 @@ from stmaml.tables.calibration import caution
 from stmaml.tables.cells import as_labels
 from stmaml.tables.groups import GroupTasks, Sizes, Split, split_groups
 from stmaml.tables.leaks import leak_notes
-from stmaml.tables.reading import Groups, Reading, check_has, group_rows, read_table, row_list
+from stmaml.tables.parts import Reading, check_has
+from stmaml.tables.reading import Groups, group_rows, read_table, row_list
 from stmaml.tables.schema import Schema, check_roles, infer_schema, table_keys
 from stmaml.tables.target import WantedTarget, check_target
 from stmaml.tasks import Scaling, TaskSpec
@@ -74,6 +75,7 @@ class Config(BenchmarkConfig):
     table: TableConfig
     files: tuple[str, ...] = ()
     delimiter: str | None = None
+    sheet: str | None = None
     data: str | None = None
     """A table of the same columns to test on, instead of the files."""
     shots: int | None = None
@@ -88,11 +90,16 @@ class Config(BenchmarkConfig):
         if self.shots is not None and not 0 <= self.shots <= most:
             raise SettingError(f"--shots must be from 0 to {most}, the most it was fitted for; got {self.shots}.")
 
+    @property
+    def reading(self) -> Reading:
+        """How its files are read."""
+        return Reading(self.delimiter, self.table.columns, sheet=self.sheet)
+
     def open(self, shelf: Shelf | None = None) -> Benchmark:
         """The groups of the table, split and encoded."""
         self.table.check()
         paths = [Path(self.data)] if self.data else [Path(file) for file in self.files]
-        return open_frame(read_table(paths, Reading(self.delimiter, self.table.columns)), self, shelf)
+        return open_frame(read_table(paths, self.reading), self, shelf)
 
 
 def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) -> Benchmark:

@@ -14,7 +14,7 @@ from stmaml.runs import as_json
 from stmaml.tables import cells
 from stmaml.tables.columns import KINDS, Boolean, Categorical, Column, Date, Dropped, Numeric, Ordinal, Used
 from stmaml.tables.oddities import code_notes, day_numbers, far_codes, fences, name_notes, odd_values
-from stmaml.tables.reading import check_has
+from stmaml.tables.parts import check_has
 from stmaml.tables.target import NUMBER_SHARE, Chosen, Target, WantedTarget, infer_target
 
 MAX_LEVELS = 24
