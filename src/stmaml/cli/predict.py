@@ -37,7 +37,7 @@ class Predict:
     support: Path | None = None
     """Table of labelled rows of the same groups; predicted without any if not given."""
     out: Path | None = None
-    """File for the predictions (.csv, .csv.gz, .tsv, .parquet, .feather, .jsonl, .xlsx); printed as CSV if not given."""
+    """File for the predictions (.csv, .csv.gz, .tsv, .parquet, .feather, .jsonl, .xlsx); else printed as CSV."""
     samples: int = 20
     """Predictors sampled for each group."""
     quantiles: tuple[float, ...] = DEFAULT_LEVELS
