@@ -52,13 +52,22 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def closest(name: str, known: Iterable[str], *, most: int = 1) -> list[str]:
-    """The known names that one may have been meant for: first those that differ by case, blanks and bars alone."""
-    plain = {other: _plain(other) for other in known}
-    same = [other for other, bare in plain.items() if bare == _plain(name)]
-    alike = difflib.get_close_matches(_plain(name), set(plain.values()), n=most, cutoff=0.75)
-    return [*same, *(other for bare in alike for other in plain if plain[other] == bare and other not in same)][:most]
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """The one known name that another may have been meant for, if any: case, blanks and bars count least."""
+    bare, plain = _plain(name), {other: _plain(other) for other in known}
+    alike = difflib.get_close_matches(bare, set(plain.values()), n=1, cutoff=0.75)
+    near = [bare, *alike, *(other for other in plain.values() if _one_slip(bare, other))]
+    return [other for one in near for other in plain if plain[other] == one][:1]
 
 
 def _plain(name: str) -> str:
     return "".join(letter for letter in name.casefold() if letter.isalnum()) or name
+
+
+def _one_slip(a: str, b: str) -> bool:
+    """Whether a letter of a word is wrong, lacking or one too many, or two have changed places."""
+    if min(len(a), len(b)) < 3:
+        return False
+    i = next((i for i, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
+    swapped = a[i : i + 2] == b[i : i + 2][::-1] and a[i + 2 :] == b[i + 2 :]
+    return swapped or b[i + 1 :] in (a[i + 1 :], a[i:]) or a[i + 1 :] == b[i:]

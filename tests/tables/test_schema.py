@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from stmaml.errors import SettingError, SourceError
+from stmaml.errors import SettingError, SourceError, closest
 from stmaml.tables.cells import as_dates, as_names, as_numbers, as_text
 from stmaml.tables.columns import Boolean, Categorical, Date, Dropped, Numeric, Ordinal
 from stmaml.tables.schema import Schema, check_roles, infer_column, infer_schema, table_keys
@@ -395,6 +395,23 @@ def test_a_missing_column_of_few_is_refused_and_its_new_name_guessed():
             schema.encode(frame.rename({"age": renamed}), "the query table")
     with pytest.raises(SourceError, match="of another kind than the training table: it lacks 'x', 'age'"):
         schema.encode(frame.drop("age", "x"), "the query table")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cow", ["Cow"]),
+        ("Milk Yield", ["milk_yield"]),
+        ("wieght", ["weight"]),
+        ("dya", ["day"]),
+        ("das", ["day"]),
+        ("dayy", ["day"]),
+        ("price", []),
+        ("z", []),
+    ],
+)
+def test_a_name_is_recognised_behind_a_slip(name, meant):
+    assert closest(name, ["Cow", "milk_yield", "weight", "day", "x"]) == meant
 
 
 def test_numbers_are_names_where_that_is_asked_for():
