@@ -40,12 +40,14 @@ class Fit:
     Shows what each column holds, trains, and scores held-out groups beside simpler models."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
-    """CSV or Parquet files with the same columns, folders or archives of them."""
+    """Files with the same columns (CSV, TSV, Parquet, Feather, JSON lines, Excel), folders or archives of them."""
     config: TableConfig
     run: Path | None = None
     """Folder for the run; below runs/ if not given."""
     delimiter: str | None = None
     """What separates the columns of CSV files; found out if not given."""
+    sheet: str | None = None
+    """Sheet of Excel files; the first if not given."""
     method: str = "st-maml"
     """Method to train."""
     preset: Preset = "default"
@@ -106,8 +108,8 @@ def _begin(flags: Fit, console: Console) -> tuple[Run, Experiment, Benchmark]:
     if flags.method not in METHODS:
         fail(f"there is no method '{flags.method}'. {nearest(flags.method, list(METHODS))}")
     if not flags.files:
-        fail("fit needs a table: a CSV or Parquet file, a folder or an archive of them.")
-    table = Config(flags.config, tuple(str(path.resolve()) for path in flags.files), flags.delimiter)
+        fail("fit needs a table: a CSV, Parquet or Excel file, a folder or an archive of them.")
+    table = Config(flags.config, tuple(str(path.resolve()) for path in flags.files), flags.delimiter, flags.sheet)
     experiment = table_recipe(
         table, flags.method, steps=flags.steps, preset=flags.preset, linear=flags.linear, noise_model=flags.noise_model
     )

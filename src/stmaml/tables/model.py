@@ -38,7 +38,7 @@ from stmaml.tables.answers import (
 )
 from stmaml.tables.benchmark import open_frame, schema_of, target_scaling, task_spec
 from stmaml.tables.calibration import Calibration, caution
-from stmaml.tables.columns import check_range
+from stmaml.tables.cells import check_range
 from stmaml.tables.novelty import Reference
 from stmaml.tables.reading import Groups, group_rows, row_list
 from stmaml.tables.schema import Schema, table_keys
