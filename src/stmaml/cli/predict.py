@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import tyro
@@ -15,9 +16,10 @@ from stmaml.cli.parsing import parse
 from stmaml.cli.progress import showing
 from stmaml.cli.showing import plain_console
 from stmaml.errors import SettingError, at_least
-from stmaml.runs import write_bytes
+from stmaml.pool.store import PoolRun, is_pool
+from stmaml.runs import Run, write_bytes
 from stmaml.tables.adapted import DEFAULT_LEVELS, Answer, load_adapted
-from stmaml.tables.model import FewShotModel, load_model
+from stmaml.tables.model import load_model
 from stmaml.tables.parts import Reading
 from stmaml.tables.reading import read_table
 from stmaml.tables.schema import Schema
@@ -81,7 +83,13 @@ def _answer_of_file(flags: Predict) -> Answer:
 
 def _answer_of_run(flags: Predict) -> Answer:
     check_folder(flags.run)
-    model = load_model(flags.run)
+    run = Run(flags.run)
+    model = PoolRun(run).load() if is_pool(run) else load_model(flags.run)
+    if flags.save_adapted is not None and is_pool(run):
+        raise SettingError(
+            f"{flags.run} is a pool, which keeps no files of single groups. Add labelled rows to what it knows with "
+            f"'stmaml update {flags.run} ROWS', then predict without --support."
+        )
     reading = _reading(flags, model.schema)
     query = read_table([flags.query], reading)
     check_writable(query, _form(flags))
@@ -135,7 +143,7 @@ def _refuse_support(flags: Predict) -> None:
         )
 
 
-def _save_adapted(folder: Path, model: FewShotModel, support: pl.DataFrame, flags: Predict) -> int:
+def _save_adapted(folder: Path, model: Any, support: pl.DataFrame, flags: Predict) -> int:
     """Writes a file for each group and says how many."""
     saved = 0
     for adapted in model.adapt(support, num_samples=flags.samples, seed=flags.seed):

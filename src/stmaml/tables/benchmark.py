@@ -49,6 +49,12 @@ class TableConfig:
     """What the target is: numbers, or classes; found out if not given."""
     missing: tuple[str, ...] = ()
     """Values that stand for a missing one, such as 9999.9, beside empty cells and NA."""
+    order: str | None = None
+    """Column that orders the rows of a group: labelled rows are then the first ones, and later ones are asked for."""
+    within: tuple[str, ...] = ()
+    """Columns of larger groups that the groups lie within, such as a district of schools."""
+    also: tuple[str, ...] = ()
+    """Columns of other groupings that cut across the groups, such as the items of a questionnaire."""
     keep_codes: bool = False
     """Take values of the target that are far from all others as real."""
     sizes: Sizes = field(default_factory=Sizes)
@@ -56,12 +62,20 @@ class TableConfig:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns to be read, if not all."""
-        return (self.task, self.target, *self.features) if self.features else ()
+        roles = (self.task, self.target, *((self.order,) if self.order else ()), *self.within, *self.also)
+        return tuple(dict.fromkeys((*roles, *self.features))) if self.features else ()
 
     @property
     def named(self) -> tuple[str, ...]:
         """All columns that are named."""
-        return (self.task, self.target, *self.features, *self.drop, *self.categorical, *self.ordinal)
+        named = (self.task, self.target, *self.features, *self.drop, *self.categorical, *self.ordinal)
+        return (*named, *self.within, *self.also, *((self.order,) if self.order else ()))
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """The columns that hold names, whatever they look like."""
+        grouped = [name for name in (*self.within, *self.also) if name not in (*self.drop, *self.ordinal)]
+        return tuple(dict.fromkeys((*self.categorical, *grouped)))
 
     def check(self) -> None:
         """Raises SettingError if one column is to serve two purposes."""
@@ -108,14 +122,11 @@ def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) 
     table = config.table
     check_has(frame.columns, table.named, "the table")
     whole = frame
-    frame, keys = _labelled_rows(whole, table, notes)
+    frame, keys = with_targets(whole, table, notes)
     groups = group_rows(keys)
     split = split_groups(groups.names, groups.count, table.sizes)
     if config.schema is None:
-        schema = _infer(frame, keys.is_in(list(split.train)), table, notes)
-        if not schema.target.is_class:
-            notes.extend(check_target(whole[table.target], table.missing, keep_codes=table.keep_codes))
-        notes.extend(leak_notes(frame, keys, schema))
+        schema = infer_columns(whole, frame, keys, keys.is_in(list(split.train)), table, notes)
     else:
         schema = Schema.from_json(config.schema)
     x, y = schema.encode(frame, "the table", notes), schema.target.values(frame, schema.missing)
@@ -179,7 +190,11 @@ def target_scaling(schema: Schema) -> Scaling:
     return Scaling((0.0,) * width, (1.0,) * width, (schema.target.mean,), (schema.target.std,))
 
 
-def _infer(frame: pl.DataFrame, train: pl.Series, table: TableConfig, notes: list[str]) -> Schema:
+def infer_columns(
+    whole: pl.DataFrame, frame: pl.DataFrame, keys: pl.Series, train: pl.Series, table: TableConfig, notes: list[str]
+) -> Schema:
+    """What each column of a frame holds, by the rows to train on, and what is odd about it; `whole` has the rows
+    without a target too."""
     schema = infer_schema(
         frame,
         table.task,
@@ -187,7 +202,7 @@ def _infer(frame: pl.DataFrame, train: pl.Series, table: TableConfig, notes: lis
         train=train.to_numpy(),
         features=table.features,
         drop=table.drop,
-        categorical=table.categorical,
+        categorical=table.categories,
         ordinal=table.ordinal,
         kind=table.kind,
         missing=table.missing,
@@ -196,6 +211,9 @@ def _infer(frame: pl.DataFrame, train: pl.Series, table: TableConfig, notes: lis
     if not schema.used:
         dropped = "; ".join(f"'{column.name}' is dropped ({column.describe()})" for column in schema.columns[:8])
         raise SourceError(f"no column is left to predict from: {dropped or 'no other is used'}. Bring some that vary.")
+    if not schema.target.is_class:
+        notes.extend(check_target(whole[table.target], table.missing, keep_codes=table.keep_codes))
+    notes.extend(leak_notes(frame, keys, schema))
     return schema
 
 
@@ -231,7 +249,7 @@ def _source(
     )
 
 
-def _labelled_rows(frame: pl.DataFrame, table: TableConfig, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
+def with_targets(frame: pl.DataFrame, table: TableConfig, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
     """The rows that have a group and a target, and their groups."""
     keys = table_keys(frame, table.task, table.missing)
     known = keys.is_not_null() & as_labels(frame[table.target], table.missing).is_not_null()
