@@ -32,7 +32,7 @@ from scipy import stats
 from stmaml.baselines import Baseline, Normal, NumpyTask, Pooled
 from stmaml.benchmarks.base import Benchmark
 from stmaml.experiments import create_runs, train_runs
-from stmaml.metrics import summarise_seeds
+from stmaml.metrics import summarise
 from stmaml.recipes import Experiment
 from stmaml.tables.benchmark import Config, TableConfig, open_frame
 from stmaml.tables.columns import Numeric
@@ -137,7 +137,7 @@ def over_seeds(results: list[dict[str, Any]], shots: str, row: str, metric: str)
 
 def as_text(values: np.ndarray, digits: int = 4) -> str:
     """The mean and its interval, which one seed does not have."""
-    found = summarise_seeds(values)
+    found = summarise(values)
     half = f" ± {found['ci95']:.2g}" if len(values) > 1 else ""
     return f"{found['mean']:.{digits}g}{half}"
 
