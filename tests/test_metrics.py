@@ -1,5 +1,7 @@
 """Scores against NumPy and SciPy, and their intervals."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -31,7 +33,7 @@ def test_an_interval_is_students(values):
     assert summary["ci95"] == pytest.approx(half, rel=1e-9, abs=1e-9)
 
 
-def held(draws: np.ndarray, mean: float) -> float:
+def held(draws: Any, mean: float) -> float:
     """The share of intervals, one for each row of draws, that hold the mean."""
     return float(np.mean([abs(one["mean"] - mean) <= one["ci95"] for one in map(summarise, draws)]))
 

@@ -64,6 +64,9 @@ class StopRequest:
         """They were given up."""
         self.unsaved, self._saved = False, to_step
 
+    def noted(self, step: int, seed_index: int, note: str) -> None:
+        """Nothing is lost or saved by it."""
+
 
 @contextmanager
 def stop_requests(stop: StopRequest) -> Iterator[None]:

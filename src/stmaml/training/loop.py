@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from stmaml.benchmarks.sources import TaskSet, TaskSource, check_batch
-from stmaml.errors import SettingError
-from stmaml.evaluation import evaluate, scored
+from stmaml.errors import SettingError, SourceError
+from stmaml.evaluation import scored
 from stmaml.limits import AHEAD_BYTES, DRAWN_BYTES
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.metric_table import judged, metric
@@ -23,7 +23,8 @@ from stmaml.tasks import Scalar, Task, TaskBatch
 from stmaml.training.config import TrainConfig
 from stmaml.training.memory import budget_for, choose, largest_divisor, recomputing, usual_chunk
 from stmaml.training.observers import Observer
-from stmaml.training.state import State, bundle, initial_state, unbundle
+from stmaml.training.state import State, bundle, initial_state, typed, unbundle
+from stmaml.training.validation import Validation
 
 MAX_ROLLBACKS = 8
 Learners = list[AbstractMetaLearner]
@@ -62,7 +63,7 @@ def train_learners(
     """The learners with the best validation scores. Several are trained side by side as one compiled program. Training
     goes on from the step and the states in `start`, which remember the best scores but not who had them: hand these
     learners over as `best`, or, where no score improves, those in `start` come back."""
-    loop = _Loop(source, val, config, keys, observers)
+    loop = _Loop(source, val, config, keys, observers, [typed(learner) for learner in learners])
     step, states = start or (0, [initial_state(learner, config) for learner in learners])
     return loop.run(step, states, best or [state.learner for state in states], should_stop)
 
@@ -74,6 +75,7 @@ class _Loop:
     config: TrainConfig
     keys: list[PRNGKeyArray]
     observers: Sequence[Observer]
+    untrained: Learners
     task_bytes: int = 0
     """Size of one task, once a batch has been seen."""
     validated: str = ""
@@ -130,6 +132,7 @@ class _Loop:
             try:
                 states, logs = self._advance(states, step, count)
             except Diverged as error:
+                self._check_tasks(error)
                 rollbacks += 1
                 if config.on_divergence == "stop" or rollbacks > MAX_ROLLBACKS:
                     raise
@@ -143,6 +146,8 @@ class _Loop:
             done = step == config.steps
             if done or _passes(step, count, config.val_every):
                 states, best = self._validate(step, states, best)
+            if done:
+                self._compare(step, states)
             stopping = should_stop()  # asked once: what is answered with Interrupted has been saved
             if done or stopping or _passes(step, count, config.checkpoint_every):
                 for observer in self.observers:
@@ -196,19 +201,45 @@ class _Loop:
         return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *batches)
 
     def _validate(self, step: int, states: States, best: Learners) -> tuple[States, Learners]:
-        scores, improved, chosen, num_samples = [], [], self.config.val_metric, self.config.val_samples
+        judge, improved = self._validation, []
+        scores = [judge.scores(state.learner, key=self._val_key(i)) for i, state in enumerate(states)]
         for i, state in enumerate(states):
-            result = evaluate(state.learner, self.val, num_samples=num_samples, key=jr.fold_in(self.keys[i], 1))
-            scores.append({name: summary["mean"] for name, summary in result.summary().items()})
-            as_loss = metric(chosen).badness(scores[-1][chosen])
-            improved.append(bool(as_loss < state.best))
+            as_loss = judge.loss(scores[i])
+            improved.append(judge.improves(as_loss, float(state.best)))
             if improved[-1]:
                 best[i] = state.learner
-                states[i] = eqx.tree_at(lambda s: s.best, state, jnp.asarray(as_loss, dtype=state.best.dtype))
+                reached = as_loss if np.isfinite(as_loss) else np.inf
+                states[i] = eqx.tree_at(lambda s: s.best, state, jnp.asarray(reached, dtype=state.best.dtype))
         for observer in self.observers:
             observer.validated(step, scores, improved, bundle(states))
-        self.validated = f"  val {chosen} {np.mean([score[chosen] for score in scores]):.3f}"
+        self.validated = f"  val {judge.metric} {np.mean([score[judge.metric] for score in scores]):.3f}"
         return states, best
+
+    @property
+    def _validation(self) -> Validation:
+        return Validation(self.val, self.config.val_metric, self.config.val_samples)
+
+    def _val_key(self, learner: int) -> PRNGKeyArray:
+        return jr.fold_in(self.keys[learner], 1)
+
+    def _compare(self, step: int, states: States) -> None:
+        """Notes which learners training has done no good."""
+        for i, state in enumerate(states):
+            untrained = _with_arrays_of(self.untrained[i], state.learner)  # else it would be compiled anew
+            before = self._validation.scores(untrained, key=self._val_key(i))
+            if note := self._validation.note(before, float(state.best)):
+                remark(note)
+                for observer in self.observers:
+                    observer.noted(step, i, note)
+
+    def _check_tasks(self, error: Diverged) -> None:
+        """Says which task has spoilt a step, where one has: tasks drawn on the device are not looked at before."""
+        if isinstance(self.source, eqx.Module):
+            data_key, _ = jr.split(_data_key(self.keys[error.seed_index], error.step))
+            try:
+                check_batch(self.source.sample(self.config.tasks_per_batch, key=data_key), self.source.spec)
+            except SourceError as cause:
+                raise SourceError(f"{error}, where {cause}") from error
 
     def _roll_back(self, error: Diverged, saved: tuple[int, States], reached: States) -> tuple[int, States]:
         """The last saved states, with the step size of the learner that diverged halved, there and for good. The best
