@@ -39,6 +39,8 @@ MODULES = {
 """The file of each module and the files of its tests."""
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
+ENDS = ("killed", "late", "survived")
+FAILED = 1
 JOINS = {ast.And: ast.Or, ast.Or: ast.And}
 
 
@@ -150,7 +152,10 @@ def tested(place: Path, module: str, source: str | None, limit: float) -> tuple[
     try:
         child = os.fork()
         if child == 0:
-            _run_tests(place, module)
+            try:
+                _run_tests(place, module)
+            finally:
+                os._exit(FAILED)  # whatever came up, the rest is the parent's
         code = _wait(child, limit)
     finally:
         path.write_text(own)
@@ -170,7 +175,8 @@ def _run_tests(place: Path, module: str) -> None:
     import pytest
 
     files = [str(HOME / "tests" / name) for name in MODULES[module][1]]
-    options = ["-o", "addopts=--jaxtyping-packages=stmaml,beartype.beartype -m 'not slow'"]
+    imported = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # before pytest could look at it
+    options = [*imported, "-o", "addopts=--jaxtyping-packages=stmaml,beartype.beartype -m 'not slow'"]
     os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *options, *files])))
 
 
@@ -220,9 +226,6 @@ def table_of(found: Sequence[Verdict]) -> str:
     dead = sum(one.end != "survived" for one in found)
     rows.append(f"\n{dead} of {len(found)} noticed ({100 * dead / max(1, len(found)):.0f} %). Survivors:")
     return "\n".join([*rows, *(shown(one) for one in found if one.end == "survived")])
-
-
-ENDS = ("killed", "late", "survived")
 
 
 def shown(one: Verdict) -> str:
