@@ -133,6 +133,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     flags = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, by children as well
     made = tries(flags.commands, flags.tries, flags.longest, flags.seed)
     if flags.json:
         print(json.dumps([{**asdict(one), "fault": one.fault} for one in made], indent=1))

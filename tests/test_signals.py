@@ -29,6 +29,14 @@ def run():
         """
 
 
+@pytest.fixture(autouse=True)
+def _heard():
+    """In the background of a shell Ctrl-C is ignored, by all that is started there too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def started(*lines: str) -> subprocess.Popen:
     """A process that runs these lines as a command, once it is ready to be disturbed."""
     script = BEGIN + "\n        ".join(lines) + "\nlistening(run)\n"

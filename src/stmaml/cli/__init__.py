@@ -60,7 +60,7 @@ def _run(command: str, arguments: list[str]) -> None:
     except StmamlError as error:
         fail(str(error))
     except KeyboardInterrupt:
-        print("\nstopped.", file=sys.stderr)
+        print("stopped.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
