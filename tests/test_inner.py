@@ -188,6 +188,12 @@ def test_no_steps_give_back_the_start(remat):
     np.testing.assert_array_equal(descend(bowl, START, lr=0.1, steps=0, remat=remat), START)
 
 
+def test_the_usual_settings_are_those_of_the_paper():
+    usual = InnerLoop()
+    assert (usual.inner_lr, usual.inner_steps, usual.inner_clamp) == (1e-3, 5, 10.0)
+    assert (usual.order, usual.remat) == ("second", False)
+
+
 def test_settings_are_handed_on(key):
     params, x, y = small_net(key)
 

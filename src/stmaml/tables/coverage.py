@@ -41,12 +41,7 @@ def missed_groups(
     few = held < least * rows - 1e-9
     low, high = share_interval(int(few.sum()), len(few))
     most = np.ceil(least * rows - 1e-9) - 1  # rows held in a group that just misses
-    return Missed(float(few.mean()), low, high, float(_at_most(most, rows, nominal).mean()), len(few))
-
-
-def _at_most(held: Float[np.ndarray, " g"], rows: Int[np.ndarray, " g"], probability: float) -> Float[np.ndarray, " g"]:
-    """The probability that no more than `held` of `rows` are."""
-    return np.where(held < 0, 0.0, bdtr(np.maximum(held, 0), rows, probability))
+    return Missed(float(few.mean()), low, high, float(bdtr(most, rows, nominal).mean()), len(few))
 
 
 def group_reach(
