@@ -556,9 +556,8 @@ def test_prototypes_add_minus_squared_distances_to_logits(gate, bias, key):
     x, means = jr.normal(key, (5, features + h_size)), jr.normal(jr.fold_in(key, 1), (classes, features))
     c = jr.normal(jr.fold_in(key, 2), (features + h_size,)) if gate else None
     moved = from_prototypes(theta, c, means, jnp.array(0.3))
-    gain = np.asarray(x @ moved.head.weight + moved.head.bias[None] - x @ theta.head.weight)
-    if theta.head.bias is not None:
-        gain = gain - np.asarray(theta.head.bias)
+    shifts = [0.0 if one.head.bias is None else np.asarray(one.head.bias) for one in (moved, theta)]
+    gain = np.asarray(x @ moved.head.weight - x @ theta.head.weight) + shifts[0] - shifts[1]
     seen = np.asarray(x, dtype=float)[:, None, :features]
     away = np.square(seen - np.asarray(means, dtype=float)) - np.square(seen)
     metric = 0.3 * scipy.special.expit(np.asarray(c, dtype=float)[:features]) if gate else 0.3
