@@ -525,7 +525,7 @@ def level_after(learner: Level, key, *, source=None) -> tuple[float, list[str], 
     """Where training takes it, what is said meanwhile, and what is noted."""
     said: list[str] = []
     watch = Notebook()
-    with listening(lambda told: said.append(told.what) if not told.total else None):
+    with listening(lambda told: None if told.total or "kept: none after" in told.what else said.append(told.what)):
         (best,) = train_learners(
             [learner], source or Plateau(), plateau_set(), climbing(), keys=[key], observers=(watch,)
         )

@@ -1,6 +1,7 @@
 """The command `stmaml`. This file imports nothing heavy, so that help answers at once."""
 
 import importlib
+import os
 import sys
 from collections.abc import Collection
 
@@ -14,10 +15,12 @@ COMMANDS = {
     "evaluate": "score a run on frozen test tasks",
     "fit": "learn across the groups of a table of your own",
     "predict": "predict new groups of that table from a few labelled rows",
+    "update": "add labelled rows to what a fitted table knows",
     "report": "tables and figures of one or more runs",
     "reproduce": "train and score every method of a table of the paper",
     "floor": "compute the Bayes limit of a synthetic benchmark",
 }
+COMPILING = ("train", "evaluate", "fit", "predict", "reproduce")
 HELP = """usage: stmaml COMMAND ...
 
 Few-shot learning on heterogeneous, ambiguous tasks.
@@ -52,10 +55,14 @@ def main() -> None:
 
 
 def _run(command: str, arguments: list[str]) -> None:
+    # Read when JAX is imported: else its compiler writes banners about itself between the lines of a command.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from stmaml.errors import StmamlError
 
     module = importlib.import_module(f"stmaml.cli.{command}")
     try:
+        if command in COMPILING:
+            importlib.import_module("stmaml.compiled").remember_programs()
         module.main(arguments)
     except StmamlError as error:
         fail(str(error))

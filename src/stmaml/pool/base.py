@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -62,7 +62,7 @@ class GroupedRows:
         group = np.unique(self.group[rows], return_inverse=True)[1]
         return replace(self, x=self.x[rows], y=self.y[rows], group=group, levels=self.levels[rows])
 
-    def by_group(self) -> list[Int[np.ndarray, " k"]]:
+    def by_group(self) -> list[Int[np.ndarray, " _"]]:
         """The rows of each group, in their order."""
         order = np.argsort(self.group, kind="stable")
         return np.split(order, np.cumsum(self.counts)[:-1])
@@ -73,8 +73,8 @@ class Tasks:
     """Questions: predict some rows of a group from other, labelled rows of it. Only labels of the support are read."""
 
     rows: GroupedRows
-    support: tuple[Int[np.ndarray, " k"], ...]
-    query: tuple[Int[np.ndarray, " q"], ...]
+    support: tuple[Int[np.ndarray, " _"], ...]
+    query: tuple[Int[np.ndarray, " _"], ...]
 
     def __len__(self) -> int:
         return len(self.query)
@@ -141,22 +141,27 @@ class Draw:
     """Labelled rows are the first of a group and asked ones come later; else both are drawn at random."""
     seed: int = 0
 
-    def tasks(self, rows: GroupedRows, shots: int, repeats: int, *, min_query: int = 1) -> Tasks:
-        """For each group with enough rows, `repeats` tasks with so many labelled rows; all its other rows are asked.
-
-        With an order there is one such task a group, and asked are all later rows."""
+    def tasks(self, rows: GroupedRows, shots: int, repeats: int) -> Tasks:
+        """For each group with a row to spare, `repeats` tasks with so many labelled rows, group after group and then
+        all again; up to `max_query` of its other rows are asked. With an order, one task a group tells all."""
         # The same seed for every number of rows: a task with more of them has those of the task with fewer.
         random = np.random.default_rng(self.seed)
         support, query = [], []
-        for place in range(1 if self.ordered or shots == 0 else repeats):
+        for _ in range(1 if self.ordered else repeats):
             for mine in rows.by_group():
                 mixed = mine if self.ordered else random.permutation(mine)
-                if len(mine) >= shots + min_query and (place == 0 or not self.ordered):
+                if len(mine) > shots:
                     support.append(np.sort(mixed[:shots]))
-                    query.append(np.sort(mixed[shots:]))
+                    query.append(np.sort(evenly(mixed[shots:], self.max_query)))
         return Tasks(rows, tuple(support), tuple(query))
 
 
+def evenly(rows: Int[np.ndarray, " n"], most: int) -> Int[np.ndarray, " m"]:
+    """At most so many of the rows, evenly spaced."""
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
+
+
+@runtime_checkable
 class Fitted(Protocol):
     """A member that has learnt from groups."""
 
@@ -169,6 +174,7 @@ class Fitted(Protocol):
         ...
 
 
+@runtime_checkable
 class Member(Protocol):
     """A model of grouped rows that may be part of a pool."""
 
@@ -181,7 +187,7 @@ class Member(Protocol):
         """Whether it can learn from these rows: numbers or classes, few or many."""
         ...
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part, a set of groups to learn from; all other groups are held out from that fit."""
         ...
 
@@ -190,6 +196,7 @@ class Member(Protocol):
         ...
 
 
+@runtime_checkable
 class Plain(Member, Protocol):
     """A member whose fits know nothing of each other."""
 
@@ -199,7 +206,7 @@ class Plain(Member, Protocol):
 
 
 def fit_one_by_one(
-    member: Plain, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw
+    member: Plain, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw
 ) -> list[Fitted]:
     """`fit_each` of a plain member."""
     return [member.fit(rows.of_groups(part), draw) for part in parts]
