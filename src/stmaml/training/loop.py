@@ -1,6 +1,5 @@
 """The one training loop: chunks of steps, validations, checkpoints, and going back where a loss is not finite."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +20,7 @@ from stmaml.metric_table import judged, metric
 from stmaml.progress import remark, tell
 from stmaml.tasks import TaskBatch
 from stmaml.training.config import TrainConfig
-from stmaml.training.memory import budget_for, choose, largest_divisor, recomputing, usual_chunk
+from stmaml.training.memory import budget_for, bytes_needed, choose, largest_divisor, recomputing, usual_chunk
 from stmaml.training.observers import Observer
 from stmaml.training.state import State, bundle, initial_state, typed, unbundle
 from stmaml.training.steps import run_many, run_steps, step_key
@@ -119,7 +118,7 @@ class _Loop:
 
         def measure(chunk: int, recompute: bool) -> int:
             run, arguments = self._program(frugal if recompute else states, source, step, count)
-            return _bytes_needed(run, (*arguments, replace(config, task_chunk=chunk)))
+            return bytes_needed(run, (*arguments, replace(config, task_chunk=chunk)))
 
         tasks, budget = config.tasks_per_batch, budget_for(config.memory or "auto")
         can_recompute = frugal[0] is not states[0]
@@ -272,17 +271,6 @@ def _recomputing(state: State) -> State:
 
 def _with_arrays_of(new: AbstractMetaLearner, old: AbstractMetaLearner) -> AbstractMetaLearner:
     return jax.tree.unflatten(jax.tree.structure(old), jax.tree.leaves(new))
-
-
-def _bytes_needed(run: Any, arguments: tuple[Any, ...]) -> int:
-    """Memory that a compiled call takes. The program is kept: a later call with the same shapes compiles nothing."""
-    try:
-        stats = run.lower(*arguments).compile().compiled.memory_analysis()
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" in str(error):  # the compiler tries kernels out
-            return sys.maxsize
-        raise
-    return stats.temp_size_in_bytes + stats.argument_size_in_bytes + stats.output_size_in_bytes
 
 
 def _explained(error: Exception, config: TrainConfig) -> Exception:
