@@ -7,7 +7,11 @@ PINS := $(wildcard constraints/$(shell $(PYTHON) -c 'import sys; print("py%d%d.t
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(if $(PINS),-c $(PINS))
 DEMO := demo
 
-.PHONY: demo test test-slow lint format clean
+# Tests that compile little: enough to see that a set of versions works together.
+QUICK := tests/test_tasks.py tests/test_inner.py tests/test_outcomes.py tests/test_comparison.py tests/test_runs.py \
+  tests/tables/test_coverage.py
+
+.PHONY: demo test test-slow lint format lowest dist clean
 
 demo: $(VENV)/.runtime
 	rm -rf $(DEMO)
@@ -31,6 +35,26 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The lowest versions that pyproject.toml allows, in an environment of their own.
+lowest:
+	rm -rf $(VENV)-lowest
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/pip install --quiet --disable-pip-version-check -c constraints/lowest.txt -e . \
+	  beartype hypothesis pytest pytest-xdist pandas blackjax
+	$(VENV)-lowest/bin/stmaml list
+	$(VENV)-lowest/bin/pytest -q -o addopts="-m 'not slow'" $(QUICK)  # shapes are checked by make test
+
+# What would be published, installed where nothing else is: both kinds, and the command works.
+dist: $(VENV)/bin/python
+	rm -rf dist $(VENV)-dist
+	$(BIN)/pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build
+	for kind in whl tar.gz; do \
+	  $(PYTHON) -m venv --clear $(VENV)-dist && \
+	  $(VENV)-dist/bin/pip install --quiet --disable-pip-version-check dist/*.$$kind && \
+	  (cd / && $(abspath $(VENV)-dist)/bin/stmaml --version && $(abspath $(VENV)-dist)/bin/stmaml list) || exit 1; \
+	done
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "stmaml needs Python 3.11 or newer; '$(PYTHON)' is older. Try: make PYTHON=python3.12"; exit 2; }
@@ -45,4 +69,4 @@ $(VENV)/.dev: pyproject.toml $(PINS) | $(VENV)/bin/python
 	touch $@ $(VENV)/.runtime
 
 clean:
-	rm -rf $(VENV) $(DEMO) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-dist dist $(DEMO) .pytest_cache .ruff_cache .hypothesis

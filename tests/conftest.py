@@ -1,6 +1,7 @@
 """Strict numerics and fixed keys."""
 
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +21,26 @@ import pytest
 from stmaml import cli
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_network():
+    """No test reaches for another machine; sockets inside this one are left alone."""
+    connect = socket.socket.connect
+
+    def refuse(self: socket.socket, address: object) -> None:
+        if self.family != socket.AF_UNIX:
+            raise AssertionError(f"a test tried to connect to {address}: tests need no network")
+        connect(self, address)  # pyright: ignore[reportArgumentType]
+
+    def unknown(host: object, *rest: object, **named: object) -> None:
+        raise AssertionError(f"a test tried to look up {host}: tests need no network")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket.socket, "connect_ex", refuse)
+        patch.setattr(socket, "getaddrinfo", unknown)
+        yield
 
 
 @pytest.fixture

@@ -188,6 +188,12 @@ def test_no_steps_give_back_the_start(remat):
     np.testing.assert_array_equal(descend(bowl, START, lr=0.1, steps=0, remat=remat), START)
 
 
+def test_the_usual_settings_are_those_of_the_paper():
+    usual = InnerLoop()
+    assert (usual.inner_lr, usual.inner_steps, usual.inner_clamp) == (1e-3, 5, 10.0)
+    assert (usual.order, usual.remat) == ("second", False)
+
+
 def test_settings_are_handed_on(key):
     params, x, y = small_net(key)
 
@@ -201,9 +207,18 @@ def test_settings_are_handed_on(key):
     np.testing.assert_array_equal(other["w1"], descend(loss, params, lr=0.4, steps=2, clamp=0.1)["w1"])
 
 
+@pytest.mark.parametrize("setting", [{"inner_lr": 0.0}, {"inner_steps": 0}])
+def test_a_loop_may_stand_still(setting):
+    """Neither a rate of 0 nor no step at all is refused, and either leaves what it is given."""
+    np.testing.assert_array_equal(InnerLoop(**setting)(bowl, START), START)
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
+        ({"inner_lr": math.inf}, "--inner-lr must be a number of at least 0; got inf"),
+        ({"inner_lr": -1e-9}, "--inner-lr must be a number of at least 0; got -1e-09"),
+        ({"inner_clamp": 0.0}, "--inner-clamp must be above 0, or none; got 0"),
         ({"inner_steps": -1}, "--inner-steps must be at least 0; got -1"),
         ({"inner_lr": math.nan}, "--inner-lr must be a number of at least 0; got nan"),
         ({"inner_clamp": -1.0}, "--inner-clamp must be above 0, or none; got -1"),

@@ -33,6 +33,7 @@ from stmaml.runs import Run, json_bytes
 
 TASKS = {"input_range": [0.0, 5.0], "noise": 0.3, "shots": 10, "query": 40}
 MSE = np.array([1.0, 2.0, 3.0, 6.0])
+T3 = 3.182446  # the 97.5 % point of Student's t with three degrees of freedom
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +176,7 @@ def cells(text, label, *, table=0) -> dict[str, str]:
 def test_one_seed_shows_the_interval_over_tasks(tmp_path):
     score(make_run(tmp_path / "a"), {"mse": MSE, "nll": MSE / 2})
     text = report(tmp_path / "a")
-    half = 1.96 * MSE.std(ddof=1) / 2
+    half = T3 * MSE.std(ddof=1) / 2
     assert cells(text, "st-maml")["mse"] == f"3.000 ± {half:.3f}"
     assert cells(text, "st-maml")["seeds"] == "1"
     assert "over test tasks" in text
@@ -212,7 +213,7 @@ def test_pairs_compare_with_the_first_run_on_the_same_tasks(tmp_path):
     for seed, shift in ((0, -0.25), (1, 0.25)):
         score(make_run(tmp_path / "b" / f"seed-{seed}", method="maml", seed=seed), {"mse": MSE + change + shift})
     text = report(tmp_path / "a", tmp_path / "b")
-    half = 1.96 * change.std(ddof=1) / 2
+    half = T3 * change.std(ddof=1) / 2
     assert cells(text, "maml", table=2) == {"method": "maml", "mse": f"+0.750 ± {half:.3f}", "nll": ""}
     assert "Difference to st-maml on the same tasks" in text
 
@@ -285,7 +286,7 @@ def test_a_baseline_is_a_row_without_cost(tmp_path, caught):
     run.append_log({"step": 4100, "validation": {"mse": 1.0, "nll": 2.0}})
     score(run, {"mse": MSE})
     text = report(tmp_path / "ridge", tmp_path / "a")
-    assert cells(text, "ridge")["mse"] == f"4.000 ± {1.96 * MSE.std(ddof=1) / 2:.3f}"
+    assert cells(text, "ridge")["mse"] == f"4.000 ± {T3 * MSE.std(ddof=1) / 2:.3f}"
     assert (cells(text, "ridge")["training"], cells(text, "ridge")["mse (paper)"]) == ("", "")
     assert cells(text, "st-maml (val_metric=nll)")["mse"].startswith("**3.000")
     assert cells(text, "st-maml (val_metric=nll)", table=2)["mse"] == "-1.000 ± 0.000"
@@ -416,7 +417,7 @@ def test_errors_are_drawn_against_the_number_of_examples(tmp_path, caught):
     np.testing.assert_allclose(limit, [(10, 0.2), (20, 0.1)])
     assert [text.get_text() for text in ax.texts] == ["st-maml", "maml", "Bayes limit"]
     band = ax.collections[0].get_paths()[0].vertices
-    half = 1.96 * MSE.std(ddof=1) / 2
+    half = T3 * MSE.std(ddof=1) / 2
     np.testing.assert_allclose(np.ptp(band[band[:, 0] == 10], axis=0)[1], 2 * half / 10)
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["4", "10", "20"]
     assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == ("log", "log", "mean squared error")
@@ -633,7 +634,7 @@ def test_a_baseline_beside_several_seeds_is_one_row_with_its_interval_over_tasks
         score_table_run(table_run(tmp_path / f"seed-{seed}", seed=seed))
     text = report(tmp_path)
     assert (cells(text, "st-maml")["seeds"], cells(text, "ridge")["seeds"]) == ("2", "1")
-    assert cells(text, "ridge")["mse"] == f"6.000 ± {1.96 * 2 * MSE.std(ddof=1) / 2:.3f}"
+    assert cells(text, "ridge")["mse"] == f"6.000 ± {T3 * 2 * MSE.std(ddof=1) / 2:.3f}"
 
 
 def test_runs_that_no_recipe_tells_apart_are_no_seeds_of_each_other(tmp_path):

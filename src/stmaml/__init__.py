@@ -5,9 +5,11 @@ A meta-learner turns a support set into a distribution over predictors. `meta_tr
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in typing, which takes long to import: the command would not hear Ctrl-C as soon
 if TYPE_CHECKING:
+    from typing import Any
+
     from stmaml.benchmarks import BENCHMARKS
     from stmaml.benchmarks.sources import TaskSource
     from stmaml.experiments import load_pretrained, load_run, meta_train
@@ -43,7 +45,7 @@ _HOMES = (  # from the quickest to import on
 )
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Brings a public name in when it is first used: importing JAX takes seconds that `stmaml --help` should not."""
     if name not in __all__:
         raise AttributeError(f"module 'stmaml' has no attribute '{name}'")

@@ -1,5 +1,18 @@
-"""`python -m stmaml` is the command `stmaml`."""
+"""The command `stmaml`, also as `python -m stmaml`: it listens to Ctrl-C before it imports anything heavy."""
 
-from stmaml.cli import main
+from stmaml.cli.stopping import listening
 
-main()
+
+def main() -> None:
+    """Runs the command, and ends the process with its exit code."""
+    listening(_command)
+
+
+def _command() -> None:
+    from stmaml.cli import main
+
+    main()
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from stmaml.metrics import Summary, calibration_error, summarise
+from stmaml.metrics import Summary, calibration_error, summarise, summarise_share
 
 T = TypeVar("T")
 ANY = ("real", "binary", "class")
@@ -61,6 +61,7 @@ _ALL = (
     Metric("coverage", "rules covered", "higher", note=_OPEN_RULES),
     Metric("coverage90", "coverage of the 90 % interval", "nominal", nominal=0.9),
     Metric("width90", "width of the 90 % interval", None),
+    Metric("missed90", "groups whose 90 % interval holds less than 80 % of their rows", pool=summarise_share),
     Metric("diversity", "mean spread of a target over samples", None),
     Metric("ece", "expected calibration error", pool=calibration_error),
 )

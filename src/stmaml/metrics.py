@@ -1,14 +1,12 @@
 """Scores of a prediction against the truth, and their intervals: arrays in, numbers out."""
 
-from functools import lru_cache
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
+from scipy.special import betaincinv, stdtrit
 
 from stmaml.prediction import AbstractPrediction, Prediction
-from stmaml.quantiles import student_at
 from stmaml.tasks import Scalar, Weight, weighted_mean
 
 Summary = dict[str, float]
@@ -89,21 +87,24 @@ def calibration_error(gaps: Float[np.ndarray, "m bins"]) -> Summary:
 
 
 def summarise(values: Float[np.ndarray, " m"]) -> Summary:
-    """Mean over tasks, with the half-width of its 95 % interval."""
-    half = float(1.96 * values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
-    return {"mean": float(values.mean()), "ci95": half}
+    """Mean over tasks, groups or training seeds, with the half-width of its 95 % interval by Student's t."""
+    count = len(values)
+    with np.errstate(invalid="ignore", over="ignore"):  # of values that are not finite nothing is known
+        half = float(stdtrit(count - 1, 0.975) * values.std(ddof=1) / count**0.5) if count > 1 else float("nan")
+        return {"mean": float(values.mean()), "ci95": half}
 
 
-def summarise_seeds(means: Float[np.ndarray, " s"]) -> Summary:
-    """Mean over training seeds, with the half-width of its 95 % interval by Student's t."""
-    half = _student(len(means) - 1) * float(means.std(ddof=1)) / len(means) ** 0.5 if len(means) > 1 else float("nan")
-    return {"mean": float(means.mean()), "ci95": half}
+def summarise_share(values: Float[np.ndarray, " m"]) -> Summary:
+    """Share of tasks whose value is 1 and not 0, with the longer half of its 95 % interval."""
+    share = float(values.mean())
+    low, high = share_interval(int(values.sum()), len(values))
+    return {"mean": share, "ci95": max(share - low, high - share)}
 
 
-@lru_cache
-def _student(freedom: int) -> float:
-    """The 97.5 % point of Student's t."""
-    return -float(student_at(jnp.asarray(0.025), jnp.asarray(float(freedom))))
+def share_interval(count: int, total: int) -> tuple[float, float]:
+    """The 95 % interval of the share that `count` of `total` are a sample of (Clopper, Pearson, 1934)."""
+    low = float(betaincinv(count, total - count + 1, 0.025)) if count else 0.0
+    return low, float(betaincinv(count + 1, total - count, 0.975)) if count < total else 1.0
 
 
 def paired_difference(first: Float[np.ndarray, " m"], second: Float[np.ndarray, " k"]) -> Summary:

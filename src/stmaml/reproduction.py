@@ -1,6 +1,6 @@
 """A whole table of the paper as rows: methods and baselines, trained, evaluated and skipped once done."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from stmaml.methods import METHODS
 from stmaml.provenance import provenance
 from stmaml.recipes import BEYOND, Experiment, presets, recipe
 from stmaml.runs import Run, as_json, held_runs
+from stmaml.training import Observer
 
 VAL_TASKS = 500  # validation tasks that choose a baseline's settings
 QUICK = BoostingConfig(
@@ -46,12 +47,17 @@ class Cell:
         return replace(self, experiment=replace(self.experiment, training=training))
 
     def fill(
-        self, folder: Path, budget: Budget, benchmark: Benchmark, should_stop: Callable[[], bool] = lambda: False
+        self,
+        folder: Path,
+        budget: Budget,
+        benchmark: Benchmark,
+        should_stop: Callable[[], bool] = lambda: False,
+        observers: Sequence[Observer] = (),
     ) -> None:
         """Trains and evaluates, from where an earlier attempt ended; `benchmark` is open under the row's settings."""
         runs = self._open(folder, budget, benchmark)
         if not all(run.is_trained(self.experiment.training.steps) for run in runs):
-            train_runs(runs, self.experiment, benchmark, should_stop=should_stop)
+            train_runs(runs, self.experiment, benchmark, observers=observers, should_stop=should_stop)
         swept = benchmark.sweep.shots if benchmark.sweep and budget.sweep and self.name in SWEPT else ()
         for shots in (None, *swept):
             config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples, shots=shots)
@@ -88,10 +94,15 @@ class BaselineCell:
         return self
 
     def fill(
-        self, folder: Path, budget: Budget, benchmark: Benchmark, should_stop: Callable[[], bool] = lambda: False
+        self,
+        folder: Path,
+        budget: Budget,
+        benchmark: Benchmark,
+        should_stop: Callable[[], bool] = lambda: False,
+        observers: Sequence[Observer] = (),
     ) -> None:
         """Fits on training rows, settings chosen on validation tasks, and scores on the test tasks."""
-        del should_stop
+        del should_stop, observers
         run = self._open(folder)
         config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)  # not sampled: so as to share a table
         (test,) = tests_of(benchmark, self.benchmark, config)

@@ -19,7 +19,7 @@ from stmaml.inner import InnerLoop
 from stmaml.likelihoods import Gaussian
 from stmaml.methods import st_maml
 from stmaml.methods.base import predict, predict_with
-from stmaml.methods.st_maml import STMAML, Codes, Knowledge, _gate
+from stmaml.methods.st_maml import STMAML, Codes, Knowledge, _gate, from_prototypes
 from stmaml.nets.layers import Linear
 from stmaml.nets.learner import Learner
 from stmaml.nets.set_encoder import DiagonalNormal
@@ -544,3 +544,21 @@ def test_predicted_noise_has_no_say_in_the_adapted_mean(adapted, key):
     assert not np.allclose(first.scale, second.scale, rtol=0.01)
     np.testing.assert_array_equal(moved[:, 1], np.full(2, bias[1]))
     assert (np.abs(moved[:, 0] - bias[0]) > 1e-3).all()
+
+
+@pytest.mark.parametrize("gate", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_prototypes_add_minus_squared_distances_to_logits(gate, bias, key):
+    """Under the gate's metric, but for the squared length of the features; h, the last two rows, has no prototype."""
+    features, h_size, classes = 4, 2, 3
+    config = changed(st_maml.Config(), hidden=(features,), h_size=h_size, h_layer=1, head_bias=bias)
+    theta = config.build(TaskSpec((2,), classes, target="class"), key=key).theta
+    x, means = jr.normal(key, (5, features + h_size)), jr.normal(jr.fold_in(key, 1), (classes, features))
+    c = jr.normal(jr.fold_in(key, 2), (features + h_size,)) if gate else None
+    moved = from_prototypes(theta, c, means, jnp.array(0.3))
+    shifts = [0.0 if one.head.bias is None else np.asarray(one.head.bias) for one in (moved, theta)]
+    gain = np.asarray(x @ moved.head.weight - x @ theta.head.weight) + shifts[0] - shifts[1]
+    seen = np.asarray(x, dtype=float)[:, None, :features]
+    away = np.square(seen - np.asarray(means, dtype=float)) - np.square(seen)
+    metric = 0.3 * scipy.special.expit(np.asarray(c, dtype=float)[:features]) if gate else 0.3
+    np.testing.assert_allclose(gain, -(metric * away).sum(-1), rtol=1e-4, atol=1e-5)

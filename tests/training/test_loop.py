@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stmaml.benchmarks import regression2d
-from stmaml.benchmarks.sources import TaskSet, check_batch, freeze
+from stmaml.benchmarks.sources import Pool, TaskSet, check_batch, freeze
 from stmaml.errors import SettingError, SourceError
 from stmaml.experiments import create_runs, meta_train, train_runs
 from stmaml.inner import InnerLoop
@@ -19,10 +19,11 @@ from stmaml.methods import maml, st_maml
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, stack_one
 from stmaml.nets.layers import MLP
 from stmaml.outcomes import NormalOutcome
+from stmaml.progress import listening
 from stmaml.recipes import Experiment
 from stmaml.runs import Run, read_npz
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
-from stmaml.training import Diverged, Interrupted, State, TrainConfig, initial_state, train_learners, unbundle
+from stmaml.training import Diverged, Interrupted, Recorder, State, TrainConfig, initial_state, train_learners, unbundle
 from tests.changed import changed
 
 TASKS = regression2d.Config(shots=5, query_size=5)
@@ -121,12 +122,15 @@ class Silent:
     def rolled_back(self, step, to_step, seed_index, rate):
         pass
 
+    def noted(self, step, seed_index, note):
+        pass
+
 
 class Notebook(Silent):
     """Keeps what it is told."""
 
     def __init__(self):
-        self.steps, self.scores, self.improved, self.rollbacks = [], [], [], []
+        self.steps, self.scores, self.improved, self.rollbacks, self.notes = [], [], [], [], []
         self.saved: dict[int, State] = {}
         self.heights: dict[int, jax.Array] = {}
 
@@ -144,6 +148,9 @@ class Notebook(Silent):
 
     def rolled_back(self, step, to_step, seed_index, rate):
         self.rollbacks.append((step, to_step, seed_index, rate))
+
+    def noted(self, step, seed_index, note):
+        self.notes.append((step, seed_index, note))
 
 
 def climbing(**changes) -> TrainConfig:
@@ -496,3 +503,89 @@ def test_a_network_of_no_width_is_refused(width, key):
 def test_an_unknown_method_is_named_with_those_there_are():
     with pytest.raises(SettingError, match="no method 'mmml'; choose one of: anp"):
         meta_train("mmml", Broken(lambda b: b))
+
+
+class Level(AbstractMetaLearner):
+    """Its loss is the distance to `goal`, whatever the tasks; what it says of them is a constant, or nonsense."""
+
+    level: jax.Array
+    goal: float = eqx.field(static=True, default=2.0)
+    says: float = eqx.field(static=True, default=1.0)
+
+    def loss(self, task, *, key):
+        del key
+        return jnp.square(self.level - self.goal) + 0 * task.query.y.sum(), {}
+
+    def adapt(self, support, *, num_samples, key):
+        del support, num_samples, key
+        return stack_one(Constant(self.level * self.says))
+
+
+def level_after(learner: Level, key, *, source=None) -> tuple[float, list[str], Notebook]:
+    """Where training takes it, what is said meanwhile, and what is noted."""
+    said: list[str] = []
+    watch = Notebook()
+    with listening(lambda told: None if told.total or "kept: none after" in told.what else said.append(told.what)):
+        (best,) = train_learners(
+            [learner], source or Plateau(), plateau_set(), climbing(), keys=[key], observers=(watch,)
+        )
+    assert isinstance(best, Level)
+    return float(best.level), said, watch
+
+
+def test_a_learner_that_improves_is_not_talked_about(key):
+    level, said, watch = level_after(Level(jnp.array(0.0)), key)
+    assert level == pytest.approx(2.0, abs=0.3)
+    assert (said, watch.notes) == ([], [])
+
+
+def test_a_training_that_does_no_good_is_told_and_noted(key):
+    """It begins at the height of all targets and is drawn away from it."""
+    _, said, watch = level_after(Level(jnp.array(2.0), goal=9.0), key)
+    words = "training did not improve on the untrained learner: validation mse was 0 before the first step"
+    assert said == [f"{words} and is no better after it"]
+    assert watch.notes == [(40, 0, said[0])]
+
+
+def test_where_no_score_is_finite_the_last_learner_comes_back_and_it_is_told(key):
+    """Infinity is not below infinity: the untrained learner would come back."""
+    level, said, watch = level_after(Level(jnp.array(0.0), says=1e30), key)
+    assert level == pytest.approx(2.0, abs=0.3)
+    assert watch.improved == [True] * 4
+    assert said[0] == "mse is not finite on 2 of 2 validation tasks, such as task 0"
+    assert said[-1].startswith("no validation mse was finite, so the learner of the last one is kept. Look for")
+    assert watch.notes == [(40, 0, said[-1])]
+
+
+def test_a_note_is_kept_in_the_log(tmp_path):
+    run = Run(tmp_path)
+    run.create({"seed": 0})
+    Recorder([run]).noted(40, 0, "no good")
+    assert list(run.log()) == [{"step": 40, "note": "no good"}]
+
+
+@pytest.mark.parametrize("value", [1e30, -3e15, np.inf, np.nan])
+@pytest.mark.parametrize("part", ["support", "query"])
+@pytest.mark.parametrize("what", ["x", "y"])
+def test_a_wild_number_is_named_with_its_task(value, part, what):
+    batch = Plateau().sample(4, key=jr.key(0))
+
+    def at(batch):
+        return getattr(getattr(batch.tasks, part), what)
+
+    batch = eqx.tree_at(at, batch, at(batch).at[2, 1, 0].set(value))
+    hold = f"{value:.3g}, beyond 1e\\+15" if np.isfinite(value) else "NaN or infinity"
+    words = f"the {part} {dict(x='inputs', y='targets')[what]} of task 2 hold {hold.replace('e+30', 'e.30')}"
+    with pytest.raises(SourceError, match=words.replace("3e+15", "3e.15")):
+        check_batch(batch, Plateau.spec)
+    spoilt = eqx.tree_at(at, batch, at(batch).at[3, 0, 0].set(value))
+    with pytest.raises(SourceError, match=r"task 2 hold .*, as do 1 more"):
+        check_batch(spoilt, Plateau.spec)
+
+
+def test_a_spoilt_task_that_was_drawn_on_the_device_is_named(key):
+    """The first batch, the only one looked at before, does not draw one."""
+    batch = Plateau().sample(400, key=key)
+    batch = eqx.tree_at(lambda b: b.tasks.query.y, batch, batch.tasks.query.y.at[7::20].set(jnp.nan))
+    with pytest.raises(SourceError, match=r"the loss is not finite from step \d+ on, where the query targets of task"):
+        level_after(Level(jnp.array(0.0)), key, source=Pool(batch, Plateau.spec))

@@ -20,6 +20,7 @@ from stmaml.tasks import Examples, Scaling, Task, TaskBatch, TaskSpec
 
 CHECKED = 8  # tasks in a short form that are looked at whole before the others are trusted
 MAX_GROUPS = 1000  # of one set of tasks
+LARGEST = 1e15  # of inputs and targets: squares of larger ones, summed up, leave single precision
 KNOTS = 65  # quantiles of an input between which its rank is interpolated
 
 
@@ -204,13 +205,7 @@ def check_batch(batch: object, spec: TaskSpec) -> None:
             raise SourceError(f"the {part} weights hold NaN, infinity or a negative number; expected 0 or more.")
         real = weight > 0
         for what, values in (("inputs", x), ("targets", y)):
-            finite = np.isfinite(values).reshape(len(weight), -1).all(1)
-            if not finite.all():  # rows of weight 0 count too: zero times NaN is NaN
-                task = int(np.argmin(finite))
-                raise SourceError(
-                    f"the {part} {what} of task {task} hold NaN or infinity. Drop or fill those rows, or give them "
-                    "weight 0 and a finite number."
-                )
+            _check_numbers(f"the {part} {what}", values.reshape(len(weight), -1))
         if part == "query" and not real.any(1).all():
             raise SourceError(f"task {int(np.argmin(real.any(1)))} has an empty query set; give it at least one row.")
         if spec.target == "class" and real.any() and not (y[real].min() >= 0 and y[real].max() < spec.y_size):
@@ -219,6 +214,20 @@ def check_batch(batch: object, spec: TaskSpec) -> None:
             )
     if not (np.asarray(batch.tasks.support.weight) > 0).any():
         raise SourceError("every support set of the batch is empty; a method needs labelled examples to learn from.")
+
+
+def _check_numbers(what: str, values: Shaped[np.ndarray, "m n"]) -> None:
+    """Rows of weight 0 count too: zero times NaN is NaN."""
+    small = np.abs(values) <= LARGEST  # nor is NaN
+    if small.all():
+        return
+    task = int(np.argmin(small.all(1)))
+    found = values[task][~small[task]][0]
+    more = f", as do {int((~small.all(1)).sum()) - 1} more" if (~small.all(1)).sum() > 1 else ""
+    hold = f"{found:.3g}, beyond {LARGEST:g}" if np.isfinite(found) else "NaN or infinity"
+    raise SourceError(
+        f"{what} of task {task} hold {hold}{more}. Drop or fill those rows, or give them weight 0 and a finite number."
+    )
 
 
 def measure_scaling(source: TaskSource, *, by_rank: bool = False, num_tasks: int = 2000, seed: int = 0) -> Scaling:

@@ -1,12 +1,13 @@
 """The command `stmaml`. This file imports nothing heavy, so that help answers at once."""
 
-import difflib
 import importlib
 import os
 import sys
 from collections.abc import Collection
-from importlib.metadata import version
-from typing import NoReturn
+
+TYPE_CHECKING = False  # as in typing, which takes long to import
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 COMMANDS = {
     "list": "show methods, benchmarks and presets",
@@ -45,6 +46,8 @@ def main() -> None:
         print(HELP.format(commands="\n".join(f"  {name:10} {text}" for name, text in COMMANDS.items())))
         return
     if arguments[0] == "--version":
+        from importlib.metadata import version
+
         print(version("stmaml"))
         return
     check_name("command", arguments[0], COMMANDS)
@@ -64,13 +67,13 @@ def _run(command: str, arguments: list[str]) -> None:
     except StmamlError as error:
         fail(str(error))
     except KeyboardInterrupt:
-        print("\nstopped.", file=sys.stderr)
+        print("stopped.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
 
 
-def fail(message: str, code: int = 2) -> NoReturn:
+def fail(message: str, code: int = 2) -> "NoReturn":
     """Says what is wrong and exits."""
     print(f"stmaml: {message}", file=sys.stderr)
     sys.exit(code)
@@ -84,5 +87,7 @@ def check_name(kind: str, name: str, known: Collection[str]) -> None:
 
 def nearest(name: str, known: Collection[str]) -> str:
     """The known names most like a misspelt one, as a sentence."""
+    import difflib
+
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     return f"Did you mean {' or '.join(close)}?" if close else f"Choose one of: {', '.join(known)}."

@@ -15,7 +15,7 @@ from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.showing import plain_console, without_nan
 from stmaml.experiments import EvaluateConfig, evaluate_run, load_experiment
 from stmaml.metric_table import metric
-from stmaml.metrics import summarise_seeds
+from stmaml.metrics import summarise
 from stmaml.runs import find_runs
 
 
@@ -57,7 +57,7 @@ def _over_seeds(tested: list[list[dict[str, Any]]]) -> dict[str, Any]:
         return summaries[0]
 
     def pool(parts: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-        return {name: summarise_seeds(np.array([part[name]["mean"] for part in parts])) for name in parts[0]}
+        return {name: summarise(np.array([part[name]["mean"] for part in parts])) for name in parts[0]}
 
     families = {f: pool([s["families"][f] for s in summaries]) for f in summaries[0]["families"]}
     seeds = [summary["seed"] for summary in summaries]

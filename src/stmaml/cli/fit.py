@@ -161,18 +161,18 @@ def _begin(flags: Fit, console: Console) -> tuple[Run, Experiment, Benchmark]:
 def _fit(
     run: Run, experiment: Experiment, benchmark: Benchmark, flags: Fit | Resume, console: Console
 ) -> dict[str, Any]:
-    stop = StopRequest()
+    stop = StopRequest(f"stmaml fit --resume {run.folder}")
     console.print(f"{experiment.method} -> {run.folder}")
     try:
         with stop_requests(stop), showing(console, "compiling"):
-            train_runs([run], experiment, benchmark, should_stop=stop.requested)
-    except Interrupted as error:
-        console.print(f"stopped at step {error.step}, state saved. Go on with: stmaml fit --resume {run.folder}")
+            train_runs([run], experiment, benchmark, observers=(stop,), should_stop=stop.requested)
+    except Interrupted:
+        console.print(stop.sentence())
         sys.exit(128 + stop.signal)
     except Diverged as error:
         fail(f"{error}. Look for columns with wild values in the list above, and drop or correct them.", code=3)
     _hand_back_memory()
-    with showing(console, "scoring"):
+    with stop_requests(stop), showing(console, "scoring"):
         return score_table(run, benchmark, baselines=None if flags.baselines else ())
 
 

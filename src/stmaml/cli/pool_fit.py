@@ -86,7 +86,7 @@ def _described(table: PoolTable, settings: PoolSettings, seed: int) -> dict[str,
 
 
 def _fit(store: PoolRun, table: PoolTable, settings: PoolSettings, console: Console) -> dict[str, Any]:
-    stop = StopRequest()
+    stop = StopRequest(f"stmaml fit --resume {store.folder}")
     console.print(f"pool -> {store.folder}")
     try:
         with stop_requests(stop), showing(console, "fitting"):

@@ -60,22 +60,21 @@ def main(arguments: list[str]) -> None:
 
 def _fill(table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, console: Console) -> list[Row]:
     """Trains and scores row by row, and gives those that did not diverge."""
-    stop, filled = StopRequest(), []
-    with stop_requests(stop):
-        for number, row in enumerate(table, start=1):
-            console.print(f"row {number} of {len(table)}: {row.name}")
-            stopped = f"after {row.name}"
-            try:
-                with showing(console, row.name):
-                    row.fill(out / row.name, budget, benchmark.vary(row.settings), stop.requested)
-                filled.append(row)
-            except Interrupted as error:
-                stopped = f"at step {error.step} of {row.name}"
-            except Diverged as error:
-                console.print(f"{row.name}: {error}; left out of the table")
-            if stop.requested():
-                console.print(f"stopped {stopped}; the same command goes on from there")
-                sys.exit(128 + stop.signal)
+    filled = []
+    for number, row in enumerate(table, start=1):
+        console.print(f"row {number} of {len(table)}: {row.name}")
+        stop = StopRequest("the same command")
+        try:
+            with stop_requests(stop), showing(console, row.name):
+                row.fill(out / row.name, budget, benchmark.vary(row.settings), stop.requested, (stop,))
+            filled.append(row)
+        except Interrupted:
+            pass  # it was requested, which is answered below
+        except Diverged as error:
+            console.print(f"{row.name}: {error}; left out of the table")
+        if stop.requested():
+            console.print(stop.sentence())
+            sys.exit(128 + stop.signal)
     return filled
 
 

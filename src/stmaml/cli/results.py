@@ -8,7 +8,7 @@ from rich.table import Table
 from stmaml.cli.showing import plain_console
 from stmaml.tables.aftercare import NOMINAL
 
-SHOWN = ("accuracy", "mse", "nll", "crps", "coverage90", "width90")
+SHOWN = ("accuracy", "mse", "nll", "crps", "coverage90", "missed90", "width90")
 
 
 def show_result(result: dict[str, Any]) -> None:

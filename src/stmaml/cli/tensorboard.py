@@ -40,6 +40,10 @@ class EventFiles:
         """The new factor on the step size."""
         self._writers[seed_index].add_scalar("train/rate", rate, to_step)
 
+    def noted(self, step: int, seed_index: int, note: str) -> None:
+        """A text."""
+        self._writers[seed_index].add_text("train/note", note, step)
+
     def close(self) -> None:
         """Ends the files; the writers' threads may lag behind until then."""
         for writer in self._writers:

@@ -106,7 +106,7 @@ def _train(runs: list[Run], experiment: Experiment, benchmark: Benchmark, *, ten
     console = plain_console(stderr=True)
     folder = runs[0].folder if len(runs) == 1 else runs[0].folder.parent
     console.print(f"{experiment.method} on {experiment.benchmark} -> {folder}")
-    stop = StopRequest()
+    stop = StopRequest(f"stmaml train --resume {folder}")
     training = experiment.training
     if training.rise < training.warmup:
         rise = f"{training.rise:,} steps, a quarter of {training.steps:,}"
@@ -114,9 +114,9 @@ def _train(runs: list[Run], experiment: Experiment, benchmark: Benchmark, *, ten
     try:
         with stop_requests(stop), showing(console, "compiling"), contextlib.ExitStack() as closing:
             events = [closing.enter_context(contextlib.closing(EventFiles(runs)))] if tensorboard else ()
-            train_runs(runs, experiment, benchmark, observers=events, should_stop=stop.requested)
-    except Interrupted as error:
-        console.print(f"stopped at step {error.step}, state saved. Go on with: stmaml train --resume {folder}")
+            train_runs(runs, experiment, benchmark, observers=(*events, stop), should_stop=stop.requested)
+    except Interrupted:
+        console.print(stop.sentence())
         sys.exit(128 + stop.signal)
     except Diverged as error:
         saved = runs[error.seed_index].checkpoint_steps()

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from stmaml.comparison import compare
 from stmaml.methods import METHODS
-from stmaml.metrics import Summary, paired_difference, summarise
+from stmaml.metrics import Summary, summarise, summarise_share
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.opening import PoolTable
 from stmaml.pool.pooling import Pooling
@@ -43,12 +44,12 @@ def _held(scored: Scored, is_class: bool) -> dict[str, Any]:
     each = {name: summarise(values) for name, values in scored.held.items()}
     if is_class:
         sets = {f"{n:.0%}": {"holds": each[f"{n:.0%} holds"], "size": each[f"{n:.0%} size"]} for n in NOMINAL[1:]}
-        poorly = summarise((scored.held["90% holds"] < POORLY_HELD).astype(float))
+        poorly = summarise_share((scored.held["90% holds"] < POORLY_HELD).astype(float))
         after = summarise(scored.rows[POOL]["nll"])["mean"]
         return {"before": each["before"]["mean"], "after": after, "sets": sets, "poorly": poorly}
     parts = ("before", "after", "width")
     levels = {f"{n:.0%}": {part: each[f"{n:.0%} {part}"] for part in parts} for n in NOMINAL}
-    return {**levels, "poorly": summarise((scored.held["90% after"] < POORLY_HELD).astype(float))}
+    return {**levels, "poorly": summarise_share((scored.held["90% after"] < POORLY_HELD).astype(float))}
 
 
 def _by_member(pooling: Pooling, rows: Sequence[Sequence[float]]) -> dict[str, dict[str, float]]:
@@ -64,14 +65,12 @@ def verdict(scored: Sequence[Scored], metric: str) -> str:
     others = {name: values[metric] for name, values in last.rows.items() if name != POOL}
     best = min(others, key=lambda name: others[name].mean())
     own = last.rows[POOL][metric]
-    gap = paired_difference(own, others[best])
+    difference = compare(own, np.stack(list(others.values())))
     figures = (
         f"{metric} {own.mean():.4g} against {others[best].mean():.4g} of {best}, the best of {len(others)} members "
         f"after the fact, with {last.shots} labelled rows ({len(own)} groups)"
     )
-    if not np.isfinite(gap["ci95"]) or abs(gap["mean"]) <= gap["ci95"]:
-        return f"The pool is level with its best member: {figures}."
-    word = "ahead of" if gap["mean"] < 0 else "behind"
+    word = {"better": "ahead of", "worse": "behind", "unclear": "level with"}[difference]
     return f"The pool is {word} its best member: {figures}."
 
 

@@ -13,7 +13,7 @@ from stmaml.conditions import Conditions
 from stmaml.errors import RunError
 from stmaml.legacy.scores import split_tables
 from stmaml.metric_table import in_order
-from stmaml.metrics import Summary, summarise_seeds
+from stmaml.metrics import Summary, summarise
 from stmaml.reports.variants import Variant, flatten, require, settings_of
 from stmaml.runs import Run
 
@@ -235,7 +235,7 @@ def _sweep(title: str, sections: dict[int, Section]) -> Sweep:
 def _pool(parts: list[dict[str, Summary]]) -> dict[str, Summary]:
     if len(parts) == 1:
         return parts[0]
-    return {name: summarise_seeds(np.array([part[name]["mean"] for part in parts])) for name in _shared(parts)}
+    return {name: summarise(np.array([part[name]["mean"] for part in parts])) for name in _shared(parts)}
 
 
 def _shared(parts: list[Any]) -> list[str]:

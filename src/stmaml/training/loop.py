@@ -1,6 +1,5 @@
-"""The one training loop: chunks of steps in one compiled scan, with tasks sampled inside it."""
+"""The one training loop: chunks of steps, validations, checkpoints, and going back where a loss is not finite."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,20 +9,22 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from stmaml.benchmarks.sources import TaskSet, TaskSource, check_batch
-from stmaml.errors import SettingError
-from stmaml.evaluation import evaluate, scored
-from stmaml.limits import AHEAD_BYTES, DRAWN_BYTES
+from stmaml.errors import SettingError, SourceError
+from stmaml.evaluation import scored
+from stmaml.limits import DRAWN_BYTES
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.metric_table import judged, metric
 from stmaml.progress import remark, tell
-from stmaml.tasks import Scalar, Task, TaskBatch
+from stmaml.tasks import TaskBatch
 from stmaml.training.config import TrainConfig
-from stmaml.training.memory import budget_for, choose, largest_divisor, recomputing, usual_chunk
+from stmaml.training.memory import budget_for, bytes_needed, choose, largest_divisor, recomputing, usual_chunk
 from stmaml.training.observers import Observer
-from stmaml.training.state import State, bundle, initial_state, unbundle
+from stmaml.training.state import State, bundle, initial_state, typed, unbundle
+from stmaml.training.steps import run_many, run_steps, step_key
+from stmaml.training.validation import Validation
 
 MAX_ROLLBACKS = 8
 Learners = list[AbstractMetaLearner]
@@ -62,7 +63,7 @@ def train_learners(
     """The learners with the best validation scores. Several are trained side by side as one compiled program. Training
     goes on from the step and the states in `start`, which remember the best scores but not who had them: hand these
     learners over as `best`, or, where no score improves, those in `start` come back."""
-    loop = _Loop(source, val, config, keys, observers)
+    loop = _Loop(source, val, config, keys, observers, [typed(learner) for learner in learners])
     step, states = start or (0, [initial_state(learner, config) for learner in learners])
     return loop.run(step, states, best or [state.learner for state in states], should_stop)
 
@@ -74,6 +75,7 @@ class _Loop:
     config: TrainConfig
     keys: list[PRNGKeyArray]
     observers: Sequence[Observer]
+    untrained: Learners
     task_bytes: int = 0
     """Size of one task, once a batch has been seen."""
     validated: str = ""
@@ -116,7 +118,7 @@ class _Loop:
 
         def measure(chunk: int, recompute: bool) -> int:
             run, arguments = self._program(frugal if recompute else states, source, step, count)
-            return _bytes_needed(run, (*arguments, replace(config, task_chunk=chunk)))
+            return bytes_needed(run, (*arguments, replace(config, task_chunk=chunk)))
 
         tasks, budget = config.tasks_per_batch, budget_for(config.memory or "auto")
         can_recompute = frugal[0] is not states[0]
@@ -132,6 +134,7 @@ class _Loop:
             try:
                 states, logs = self._advance(states, step, count)
             except Diverged as error:
+                self._check_tasks(error)
                 rollbacks += 1
                 if config.on_divergence == "stop" or rollbacks > MAX_ROLLBACKS:
                     raise
@@ -145,6 +148,8 @@ class _Loop:
             done = step == config.steps
             if done or _passes(step, count, config.val_every):
                 states, best = self._validate(step, states, best)
+            if done:
+                self._compare(step, states)
             stopping = should_stop()  # asked once: what is answered with Interrupted has been saved
             if done or stopping or _passes(step, count, config.checkpoint_every):
                 for observer in self.observers:
@@ -184,7 +189,7 @@ class _Loop:
         steps = step + jnp.arange(count)
         if len(states) == 1:
             return run_steps, (states[0], source, self.keys[0], steps)
-        return _run_many, (bundle(states), source, jnp.stack(self.keys), steps)
+        return run_many, (bundle(states), source, jnp.stack(self.keys), steps)
 
     def _source_of(self, step: int, count: int) -> Any:
         return self.source if isinstance(self.source, eqx.Module) else self._draw(step, count)
@@ -199,26 +204,52 @@ class _Loop:
         """Host-made batches for the coming steps, checked and stacked; the same ones for every learner."""
         batches = []
         for index in range(step, step + count):
-            data_key, _ = jr.split(_data_key(self.keys[0], index))  # as in run_steps: apart from the loss's key
+            data_key, _ = jr.split(step_key(self.keys[0], index))  # as in run_steps: apart from the loss's key
             batch = self.source.sample(self.config.tasks_per_batch, key=data_key)
             check_batch(batch, self.source.spec)
             batches.append(batch)
         return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *batches)
 
     def _validate(self, step: int, states: States, best: Learners) -> tuple[States, Learners]:
-        scores, improved, chosen, num_samples = [], [], self.config.val_metric, self.config.val_samples
+        judge, improved = self._validation, []
+        scores = [judge.scores(state.learner, key=self._val_key(i)) for i, state in enumerate(states)]
         for i, state in enumerate(states):
-            result = evaluate(state.learner, self.val, num_samples=num_samples, key=jr.fold_in(self.keys[i], 1))
-            scores.append({name: summary["mean"] for name, summary in result.summary().items()})
-            as_loss = metric(chosen).badness(scores[-1][chosen])
-            improved.append(bool(as_loss < state.best))
+            as_loss = judge.loss(scores[i])
+            improved.append(judge.improves(as_loss, float(state.best)))
             if improved[-1]:
                 best[i], self.kept[i] = state.learner, step
-                states[i] = eqx.tree_at(lambda s: s.best, state, jnp.asarray(as_loss, dtype=state.best.dtype))
+                reached = as_loss if np.isfinite(as_loss) else np.inf
+                states[i] = eqx.tree_at(lambda s: s.best, state, jnp.asarray(reached, dtype=state.best.dtype))
         for observer in self.observers:
             observer.validated(step, scores, improved, bundle(states))
-        self.validated = f"  val {chosen} {np.mean([score[chosen] for score in scores]):.3f}"
+        self.validated = f"  val {judge.metric} {np.mean([score[judge.metric] for score in scores]):.3f}"
         return states, best
+
+    @property
+    def _validation(self) -> Validation:
+        return Validation(self.val, self.config.val_metric, self.config.val_samples)
+
+    def _val_key(self, learner: int) -> PRNGKeyArray:
+        return jr.fold_in(self.keys[learner], 1)
+
+    def _compare(self, step: int, states: States) -> None:
+        """Notes which learners training has done no good."""
+        for i, state in enumerate(states):
+            untrained = _with_arrays_of(self.untrained[i], state.learner)  # else it would be compiled anew
+            before = self._validation.scores(untrained, key=self._val_key(i))
+            if note := self._validation.note(before, float(state.best)):
+                remark(note)
+                for observer in self.observers:
+                    observer.noted(step, i, note)
+
+    def _check_tasks(self, error: Diverged) -> None:
+        """Says which task has spoilt a step, where one has: tasks drawn on the device are not looked at before."""
+        if isinstance(self.source, eqx.Module):
+            data_key, _ = jr.split(step_key(self.keys[error.seed_index], error.step))
+            try:
+                check_batch(self.source.sample(self.config.tasks_per_batch, key=data_key), self.source.spec)
+            except SourceError as cause:
+                raise SourceError(f"{error}, where {cause}") from error
 
     def _roll_back(self, error: Diverged, saved: tuple[int, States], reached: States) -> tuple[int, States]:
         """The last saved states, with the step size of the learner that diverged halved, there and for good. The best
@@ -242,17 +273,6 @@ def _with_arrays_of(new: AbstractMetaLearner, old: AbstractMetaLearner) -> Abstr
     return jax.tree.unflatten(jax.tree.structure(old), jax.tree.leaves(new))
 
 
-def _bytes_needed(run: Any, arguments: tuple[Any, ...]) -> int:
-    """Memory that a compiled call takes. The program is kept: a later call with the same shapes compiles nothing."""
-    try:
-        stats = run.lower(*arguments).compile().compiled.memory_analysis()
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" in str(error):  # the compiler tries kernels out
-            return sys.maxsize
-        raise
-    return stats.temp_size_in_bytes + stats.argument_size_in_bytes + stats.output_size_in_bytes
-
-
 def _explained(error: Exception, config: TrainConfig) -> Exception:
     if "RESOURCE_EXHAUSTED" not in str(error):
         return error
@@ -270,75 +290,3 @@ def _check_finite(losses: Float[np.ndarray, "l n"], finite: Bool[np.ndarray, " l
     for i, bad in enumerate(~np.isfinite(losses)):
         if bad.any() or not finite[i]:
             raise Diverged(step + (int(bad.argmax()) if bad.any() else len(bad)), i)
-
-
-def _data_key(key: PRNGKeyArray, step: Any) -> PRNGKeyArray:
-    return jr.fold_in(jr.fold_in(key, 0), step)
-
-
-@eqx.filter_jit
-def run_steps(
-    state: State, source: Any, key: PRNGKeyArray, steps: Int[Array, " n"], config: TrainConfig
-) -> tuple[State, tuple[Float[Array, " n"], dict[str, Float[Array, " n"]], Bool[Array, ""]]]:
-    """Every step of `steps` in turn. `source` is sampled inside, or holds one ready batch a step."""
-    data_keys, loss_keys = jax.vmap(lambda index: jr.split(_data_key(key, index)), out_axes=1)(steps)
-
-    def step(state: State, inputs: tuple[PRNGKeyArray, PRNGKeyArray, TaskBatch | None]):
-        data_key, loss_key, batch = inputs
-        if batch is None:
-            batch = source.sample(config.tasks_per_batch, key=data_key)
-        return meta_step(state, batch, config, key=loss_key)
-
-    batches = source if isinstance(source, TaskBatch) else _sample_ahead(source, data_keys, config)
-    state, (losses, logs) = jax.lax.scan(step, state, (data_keys, loss_keys, batches))
-    leaves = jax.tree.leaves(eqx.filter(state.learner, eqx.is_inexact_array))
-    finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
-    return state, (losses, logs, finite)
-
-
-def _sample_ahead(source: Any, keys: Key[Array, " n"], config: TrainConfig) -> TaskBatch | None:
-    """The batches of all steps, drawn together in a third of the time; none where they would fill much memory."""
-    sample = jax.vmap(lambda key: source.sample(config.tasks_per_batch, key=key))
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(sample, keys)))
-    return sample(keys) if size <= AHEAD_BYTES else None
-
-
-@eqx.filter_jit
-def _run_many(bundle: State, source: Any, keys: Key[Array, " l"], steps: Int[Array, " n"], config: TrainConfig):
-    return eqx.filter_vmap(lambda state, key: run_steps(state, source, key, steps, config))(bundle, keys)
-
-
-def meta_step(
-    state: State, batch: TaskBatch, config: TrainConfig, *, key: PRNGKeyArray
-) -> tuple[State, tuple[Scalar, dict[str, Scalar]]]:
-    """One step of the optimizer on the mean loss of a batch of tasks (Algorithm 1, line 12)."""
-
-    @eqx.filter_value_and_grad(has_aux=True)
-    def mean_loss(learner: AbstractMetaLearner, tasks: Task, keys: Key[Array, " m"]):
-        losses, metrics = jax.vmap(lambda task, key: learner.loss(task, key=key))(tasks, keys)
-        return losses.mean(), {name: values.mean() for name, values in metrics.items()}
-
-    keys = jr.split(key, batch.family.shape[0])
-    (loss, metrics), grads = _in_turns(mean_loss, state.learner, batch.tasks, keys, config.task_chunk)
-    params = eqx.filter(state.learner, eqx.is_inexact_array)
-    updates, opt_state = config.optimizer_of().update(grads, state.opt_state, params)
-    learner = eqx.apply_updates(state.learner, jax.tree.map(lambda update: state.rate * update, updates))
-    return State(learner, opt_state, state.rate, state.best), (loss, metrics)
-
-
-def _in_turns(
-    mean_of: Callable[..., Any], learner: AbstractMetaLearner, tasks: Task, keys: Key[Array, " m"], chunk: int | None
-) -> Any:
-    """The mean that `mean_of` takes over tasks, computed `chunk` of them at a time."""
-    count = keys.shape[0]
-    if chunk is None or chunk >= count:
-        return mean_of(learner, tasks, keys)
-    parts = jax.tree.map(lambda leaf: leaf.reshape(count // chunk, chunk, *leaf.shape[1:]), (tasks, keys))
-    like = eqx.filter_eval_shape(mean_of, learner, *jax.tree.map(lambda leaf: leaf[0], parts))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-
-    def add(total: PyTree, part: tuple[Task, Key[Array, " c"]]) -> tuple[PyTree, None]:
-        return jax.tree.map(jnp.add, total, mean_of(learner, *part)), None
-
-    total, _ = jax.lax.scan(add, zeros, parts)
-    return jax.tree.map(lambda leaf: leaf * (chunk / count), total)

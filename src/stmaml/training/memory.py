@@ -4,9 +4,11 @@ Two things save memory without changing results beyond rounding: tasks in turns 
 whose gradients are summed), and inner steps that are computed again in the backward pass instead of being kept."""
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -131,3 +133,14 @@ def recomputing(learner: AbstractMetaLearner) -> AbstractMetaLearner | None:
     if inner is None or inner.remat or inner.inner_steps == 0:
         return None
     return with_inner(learner, lambda inner: replace(inner, remat=True))
+
+
+def bytes_needed(run: Any, arguments: tuple[Any, ...]) -> int:
+    """Memory that a compiled call takes. The program is kept: a later call with the same shapes compiles nothing."""
+    try:
+        stats = run.lower(*arguments).compile().compiled.memory_analysis()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" in str(error):  # the compiler tries kernels out
+            return sys.maxsize
+        raise
+    return stats.temp_size_in_bytes + stats.argument_size_in_bytes + stats.output_size_in_bytes

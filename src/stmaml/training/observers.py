@@ -25,6 +25,9 @@ class Observer(Protocol):
     def rolled_back(self, step: int, to_step: int, seed_index: int, rate: float) -> None:
         """After a divergence, before going on from `to_step`."""
 
+    def noted(self, step: int, seed_index: int, note: str) -> None:
+        """When something about a learner is worth remembering."""
+
 
 class Recorder:
     """Writes a run folder, one for each learner trained side by side, as training goes on."""
@@ -56,3 +59,7 @@ class Recorder:
         for run in self._runs:
             run.trim_log(to_step)
         self._runs[seed_index].append_log({"step": to_step, "diverged_at": step, "rate": rate})
+
+    def noted(self, step: int, seed_index: int, note: str) -> None:
+        """A line in the log of that run."""
+        self._runs[seed_index].append_log({"step": step, "note": note})

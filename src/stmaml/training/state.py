@@ -23,11 +23,16 @@ class State(eqx.Module):
 
 def initial_state(learner: AbstractMetaLearner, config: TrainConfig) -> State:
     """A state with no step taken."""
-    # Weakly typed leaves, such as the logarithm of a Python float: a step would type them, and compile all anew.
-    typed = jax.tree.map(lambda a: jnp.asarray(a, dtype=a.dtype), eqx.filter(learner, eqx.is_inexact_array))
-    learner = eqx.combine(typed, learner)
+    learner = typed(learner)
     opt_state = config.optimizer_of().init(eqx.filter(learner, eqx.is_inexact_array))
     return State(learner, opt_state, jnp.array(1.0, dtype=float), jnp.array(jnp.inf, dtype=float))
+
+
+def typed(learner: AbstractMetaLearner) -> AbstractMetaLearner:
+    """The learner without weakly typed leaves, such as the logarithm of a Python float: a step would type them, and
+    compile all anew."""
+    strict = jax.tree.map(lambda a: jnp.asarray(a, dtype=a.dtype), eqx.filter(learner, eqx.is_inexact_array))
+    return eqx.combine(strict, learner)
 
 
 def bundle(states: list[State]) -> State:

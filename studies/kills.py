@@ -1,0 +1,132 @@
+"""SIGKILL at random moments, over all methods and a table: does a resumed run end as one that nobody disturbed?
+
+python studies/kills.py [--kills 200] [--subjects maml st-maml table] [--seed 0] [--json]
+
+Each subject is trained once in peace. Then it is trained again and killed after a random time, up to the length of the
+peaceful one, resumed and killed anew, and at last left to end. Weights, the last checkpoint and the log (but for its
+times) must be equal to the bit. All share a compilation cache, so that a try takes seconds."""
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from subjects import SIZES, Shell, fitting, training, write_table
+
+TABLE = "table"
+KILLS_A_RUN = 4
+AT_THE_END = 0.8  # of the peaceful length: later kills would mostly come too late
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """One run that was killed again and again."""
+
+    subject: str
+    kills: int
+    after: tuple[float, ...]
+    """Seconds from each start to its kill."""
+    different: tuple[str, ...]
+    """Files that differ from those of the peaceful run."""
+
+
+def words_of(subject: str, run: Path, table: Path) -> tuple[list[object], list[object]]:
+    """The command that begins, and the one that goes on."""
+    if subject == TABLE:
+        return [*fitting(table, run), "--force"], ["fit", "--resume", run, "--no-baselines"]
+    return [*training(subject, run), "--force"], ["train", "--resume", run]
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """What must be equal: arrays, and the log and settings without times."""
+    found = {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*.npz"))}
+    steps = sorted(name for name in found if name.startswith("checkpoints"))
+    for name in steps[:-1]:
+        del found[name]  # of the older checkpoints, how many are left depends on where it was stopped
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    plain = [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+    return {**found, "log.jsonl": json.dumps(plain).encode()}
+
+
+def peaceful(shell: Shell, subject: str, table: Path) -> tuple[dict[str, bytes], float]:
+    """What an undisturbed run holds, and how long one takes that finds all its programs compiled."""
+    run, seconds = shell.folder / f"{subject}-peaceful", 0.0
+    for _ in range(2):
+        began = time.monotonic()
+        shell.run(*words_of(subject, run, table)[0])
+        seconds = time.monotonic() - began
+    return contents(run), seconds
+
+
+def disturb(
+    shell: Shell, subject: str, table: Path, end: tuple[dict[str, bytes], float], kills: int, rng: random.Random
+) -> Disturbed:
+    """Kills a run so many times and compares its end with that of the peaceful one."""
+    want, seconds = end
+    run, after = shell.folder / subject, []
+    begin, go_on = words_of(subject, run, table)
+    for _ in range(kills):
+        resumable = (run / "config.json").exists()
+        process = shell.start(*(go_on if resumable else begin), errors=shell.folder / "errors.txt")
+        after.append(round(rng.uniform(0.05, AT_THE_END * seconds), 3))
+        time.sleep(after[-1])
+        process.kill()
+        process.wait()
+    shell.run(*(go_on if (run / "config.json").exists() else begin))
+    got = contents(run)
+    different = sorted(name for name in want.keys() | got.keys() if want.get(name) != got.get(name))
+    shutil.rmtree(run)
+    return Disturbed(subject, kills, tuple(after), tuple(different))
+
+
+def main() -> None:
+    """Prints a table, or all runs as JSON; exits with 1 where one ended otherwise."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    subjects = [*SIZES, TABLE]
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--subjects", nargs="+", choices=subjects, default=subjects)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    flags = parser.parse_args()
+    found = run_all(flags.subjects, flags.kills, random.Random(flags.seed))
+    if flags.json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+    else:
+        print(table_of(found))
+    raise SystemExit(any(one.different for one in found))
+
+
+def run_all(subjects: Sequence[str], kills: int, rng: random.Random) -> list[Disturbed]:
+    """The subjects in turn, a few kills each, until all kills are spent."""
+    folder, found, place, ends = Path(tempfile.mkdtemp(prefix="stmaml-kills-")), [], 0, {}
+    shell = Shell(folder, folder / "cache")
+    table = write_table(folder / "table.csv")
+    try:
+        while kills > 0:
+            count, subject = min(kills, KILLS_A_RUN), subjects[place % len(subjects)]
+            ends[subject] = ends.get(subject) or peaceful(shell, subject, table)
+            found.append(disturb(shell, subject, table, ends[subject], count, rng))
+            kills, place = kills - count, place + 1
+    finally:
+        shutil.rmtree(folder)
+    return found
+
+
+def table_of(found: Sequence[Disturbed]) -> str:
+    """A row a subject."""
+    rows = ["| subject | runs | kills | runs that differ | in |", "|---|--:|--:|--:|---|"]
+    for subject in dict.fromkeys(one.subject for one in found):
+        mine = [one for one in found if one.subject == subject]
+        bad = [one for one in mine if one.different]
+        files = ", ".join(sorted({name for one in bad for name in one.different}))
+        rows.append(f"| {subject} | {len(mine)} | {sum(one.kills for one in mine)} | {len(bad)} | {files} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What Ctrl-C and SIGTERM do to each command at random moments: exit code, seconds to the end, what is said.
+
+python studies/signals.py [--tries 100] [--commands list train evaluate fit predict report] [--longest 3.0] [--json]
+
+A try is as it should be where the command ended with 130 or 143 (or had ended by itself), said at most one line after
+the signal, or two where the first says that it takes longer, and took no more than two seconds unless that line was
+said. Half of all tries share a compilation cache, the others compile. The first 50 ms of a process, in which Python
+itself starts, are left out."""
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from subjects import Shell, fitting, training, write_table
+
+PYTHON_STARTS = 0.05
+PATIENCE = 300.0
+COMMANDS = ("list", "train", "evaluate", "fit", "predict", "report")
+
+
+@dataclass(frozen=True)
+class Try:
+    """One command that was sent a signal."""
+
+    command: str
+    signal: int
+    after: float
+    """Seconds from its start to the signal."""
+    code: int
+    seconds: float
+    """From the signal to its end."""
+    lines: tuple[str, ...]
+    """What it said after the signal."""
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with how it ended; nothing if it is as it should be."""
+        warned = any(line.startswith("stopping: ") for line in self.lines)
+        if self.code not in (128 + self.signal, 0):
+            return f"exit {self.code}"
+        if any("Traceback" in line for line in self.lines):
+            return "traceback"
+        if self.code and len(self.lines) > 1 + warned:
+            return f"{len(self.lines)} lines"
+        return "late" if self.code and self.seconds > 2 and not warned else ""
+
+
+def words_of(command: str, folder: Path) -> list[object]:
+    """A command that runs in the folder; what it needs is there."""
+    fitted, asked = folder / "fitted", ["--support", folder / "table.csv", "--query", folder / "table.csv"]
+    made: dict[str, Callable[[], list[object]]] = {
+        "list": lambda: ["list"],
+        "train": lambda: [*training("maml", folder / "again", steps=3000), "--force"],
+        "evaluate": lambda: ["evaluate", folder / "trained", "--tasks", 500],
+        "fit": lambda: [*fitting(folder / "table.csv", folder / "again", steps=300), "--force"],
+        "predict": lambda: ["predict", fitted, *asked, "--out", folder / "out.csv"],
+        "report": lambda: ["report", folder / "trained"],
+    }
+    return made[command]()
+
+
+def prepare(shell: Shell, commands: Sequence[str]) -> None:
+    """Makes the runs that the commands work on."""
+    write_table(shell.folder / "table.csv")
+    if {"evaluate", "report"} & set(commands):
+        shell.run(*training("maml", shell.folder / "trained"))
+        shell.run("evaluate", shell.folder / "trained", "--tasks", 100)
+    if "predict" in commands:
+        shell.run(*fitting(shell.folder / "table.csv", shell.folder / "fitted"))
+
+
+def disturb(shell: Shell, command: str, number: int, after: float) -> Try:
+    """Sends the signal so many seconds after the command began."""
+    errors = shell.folder / "errors.txt"
+    process = shell.start(*words_of(command, shell.folder), errors=errors)
+    try:
+        time.sleep(after)
+        said = errors.stat().st_size
+        process.send_signal(number)
+        sent = time.monotonic()
+        code = process.wait(PATIENCE)
+    finally:
+        process.kill()
+    lines = errors.read_bytes()[said:].decode(errors="replace").splitlines()
+    return Try(command, number, round(after, 3), code, round(time.monotonic() - sent, 3), tuple(lines))
+
+
+def tries(commands: Sequence[str], count: int, longest: float, seed: int) -> list[Try]:
+    """As many as asked for, the commands in turn."""
+    folder, rng, made = Path(tempfile.mkdtemp(prefix="stmaml-signals-")), random.Random(seed), []
+    shell = Shell(folder, folder / "cache")
+    try:
+        prepare(shell, commands)
+        for i in range(count):
+            number = (signal.SIGINT, signal.SIGTERM)[i // len(commands) % 2]
+            cold = replace(shell, cache=None) if rng.random() < 0.5 else shell
+            after = rng.uniform(PYTHON_STARTS, longest)
+            made.append(disturb(cold, commands[i % len(commands)], number, after))
+    finally:
+        shutil.rmtree(folder)
+    return made
+
+
+def table_of(made: Sequence[Try]) -> str:
+    """A row a command."""
+    rows = [
+        "| command | tries | stopped | ended before | median s | worst s | not as it should be |",
+        "|---|" + "--:|" * 6,
+    ]
+    for command in dict.fromkeys(one.command for one in made):
+        mine = [one for one in made if one.command == command]
+        times = sorted(one.seconds for one in mine)
+        stopped, faults = sum(one.code != 0 for one in mine), sum(bool(one.fault) for one in mine)
+        middle, worst = times[len(times) // 2], times[-1]
+        cells = [command, len(mine), stopped, len(mine) - stopped, f"{middle:.2f}", f"{worst:.2f}", faults]
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Prints a table, or all tries as JSON; exits with 1 where one is not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tries", type=int, default=100)
+    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS))
+    parser.add_argument("--longest", type=float, default=8.0, help="seconds to the latest signal")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    flags = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, by children as well
+    made = tries(flags.commands, flags.tries, flags.longest, flags.seed)
+    if flags.json:
+        print(json.dumps([{**asdict(one), "fault": one.fault} for one in made], indent=1))
+    else:
+        print(table_of(made))
+        for one in made:
+            if one.fault:
+                print(one.fault, one)
+    raise SystemExit(any(one.fault for one in made))
+
+
+if __name__ == "__main__":
+    main()
