@@ -26,6 +26,7 @@ MIN_GROUPS = 4
 MAX_CLASSES = 50
 FOR_CLASSES = ("protonet",)
 HELPERS = 3
+SMALL = 5000  # rows: a table with fewer is learnt from within seconds
 NAMES = tuple(field.name for field in fields(Weights))
 
 
@@ -110,7 +111,7 @@ class Meta:
     def plan(self, rows: GroupedRows, draw: Draw) -> Plan:
         """Sizes and training by the number of rows and groups."""
         size, groups = len(rows.y), rows.num_groups
-        large, huge = size >= 5000, size >= 50_000
+        large, huge = size >= SMALL, size >= 50_000
         steps = (4000 if huge else 2000) if large else 1000
         return Plan(
             self.method,
@@ -157,5 +158,6 @@ def _one(plan: Plan, trained: Trained, number: int) -> FittedMeta:
 
 
 def _minutes(rows: GroupedRows) -> float:
-    """Most of training by the clock: two for small tables, up to ten for those of hundreds of thousands of rows."""
-    return float(np.clip(len(rows.y) / 20_000, 2, 10))
+    """Most of training by the clock: for small tables as long as it takes, which is seconds on a machine of one's own;
+    for larger ones two minutes, up to ten for those of hundreds of thousands of rows."""
+    return float(np.inf) if len(rows.y) < SMALL else float(np.clip(len(rows.y) / 20_000, 2, 10))

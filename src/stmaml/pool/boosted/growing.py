@@ -20,6 +20,13 @@ FEW_ROWS = 20_000
 """Up to here one thread is as quick as several, which may have to wait for each other."""
 
 
+def usable_cores() -> int:
+    """Cores that this process may use, as the system or OMP_NUM_THREADS has it."""
+    stated = os.environ.get("OMP_NUM_THREADS", "")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, int(stated)) if stated.isdecimal() and int(stated) else cores
+
+
 @dataclass(frozen=True)
 class Rule:
     """How trees are grown."""
@@ -117,7 +124,7 @@ class Binned:
         from sklearn.ensemble._hist_gradient_boosting.grower import TreeGrower
 
         self._make: Callable[..., Any] = TreeGrower
-        self.threads = 1 if len(x) <= FEW_ROWS else max(1, (os.cpu_count() or 1) // 2)
+        self.threads = 1 if len(x) <= FEW_ROWS else max(1, usable_cores() // 2)
         self.mapper: Any = _BinMapper(n_bins=256, random_state=seed, n_threads=self.threads)
         columns = np.asarray(x, dtype=np.float64) if x.shape[1] else np.zeros((len(x), 1))
         self.x: np.ndarray = self.mapper.fit_transform(columns)
