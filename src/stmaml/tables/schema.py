@@ -9,11 +9,13 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Float32, Shaped
 
+from stmaml.border.typed import from_dict, need
 from stmaml.errors import SettingError, SourceError
 from stmaml.runs import as_json
 from stmaml.tables import columns as cells
 from stmaml.tables.columns import KINDS, Boolean, Categorical, Column, Date, Dropped, Numeric
 from stmaml.tables.reading import check_has
+from stmaml.tables.stored import check_scale
 
 MAX_LEVELS = 24
 MIN_LEVEL_ROWS = 5
@@ -118,13 +120,13 @@ class Schema:
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Schema":
-        """The schema back from `to_json`."""
-        columns = tuple(KINDS[column["kind"]](**_tuples(column)) for column in content["columns"])
-        return Schema(content["task"], Target(**_tuples(content["target"])), columns, tuple(content["missing"]))
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        """The schema back from `to_json`; RunError if it is none that was ever found out."""
+        columns = tuple(from_dict(KINDS[column["kind"]], column, "schema.") for column in content["columns"])
+        target, missing = content["target"], need(tuple[str, ...], content["missing"], "missing")
+        schema = Schema(need(str, content["task"], "task"), from_dict(Target, target, "target."), columns, missing)
+        for each in (*columns, schema.target):
+            check_scale(as_json(each), each.name)
+        return schema
 
 
 def _quoted(names: Sequence[str]) -> str:
