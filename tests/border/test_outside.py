@@ -34,8 +34,8 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
 
 
-def tar_of(path: Path, *entries: tuple[tarfile.TarInfo, bytes], mode: str = "w") -> Path:
-    with tarfile.open(path, mode) as tar:
+def tar_of(path: Path, *entries: tuple[tarfile.TarInfo, bytes], packed: bool = False) -> Path:
+    with tarfile.open(path, "w:gz" if packed else "w") as tar:
         for info, content in entries:
             tar.addfile(info, io.BytesIO(content))
     return path
@@ -202,7 +202,7 @@ def test_members_are_bounded_in_number_and_size(tmp_path):
 
 def test_a_tar_that_unpacks_to_far_more_than_it_is_ends_early(tmp_path):
     size = SMALL_BYTES + 1
-    tar = tar_of(tmp_path / "a.tar.gz", (info("0.csv", size), bytes(size)), mode="w:gz")
+    tar = tar_of(tmp_path / "a.tar.gz", (info("0.csv", size), bytes(size)), packed=True)
     with pytest.raises(SourceError, match="more than archives of its size do"):
         read_all(tar)
 
@@ -245,9 +245,9 @@ def test_arrays_under_the_digest_of_others_are_refused(tmp_path):
         unpack_arrays(path)
 
 
-def saved(**arrays: np.ndarray) -> bytes:
+def saved(a: np.ndarray) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, a=a)
     return buffer.getvalue()
 
 

@@ -4,7 +4,6 @@ Cells of CSV files stay text: what a column holds is decided once, over all rows
 """
 
 import csv
-import gzip
 import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
+from stmaml.border.files import check_regular, gunzip, read_file
 from stmaml.data.archives import members
 from stmaml.errors import SourceError
 from stmaml.progress import tell
@@ -75,6 +75,7 @@ def _parts(paths: Sequence[Path]) -> Iterator[_Part]:
     for number, file in enumerate(files):
         if len(files) > 1:
             tell("reading files", number, len(files))
+        check_regular(file)
         if file.name.lower().endswith(ARCHIVE_ENDINGS):
             yield from _members(file)
         else:
@@ -124,8 +125,8 @@ def _read_part(part: _Part, reading: Reading) -> pl.DataFrame:
         return _read_parquet(part, reading.columns)
     with _intact(part.label):
         if name.endswith(".gz"):
-            packed = part.content if isinstance(part.content, bytes) else part.content.read_bytes()
-            part = _Part(part.label, gzip.decompress(packed))
+            packed = part.content if isinstance(part.content, bytes) else read_file(part.content)
+            part = _Part(part.label, gunzip(packed, part.label))
         return _read_csv(part, reading)
 
 
