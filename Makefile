@@ -7,7 +7,7 @@ PINS := $(wildcard constraints/$(shell $(PYTHON) -c 'import sys; print("py%d%d.t
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(if $(PINS),-c $(PINS))
 DEMO := demo
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow fuzz lint format clean
 
 demo: $(VENV)/.runtime
 	rm -rf $(DEMO)
@@ -20,6 +20,10 @@ test: lint
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -q -m slow
+
+# Spoils files of every kind that is read, and counts how their readers answer.
+fuzz: $(VENV)/.dev
+	$(BIN)/python studies/fuzz.py --cases 10000
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -168,12 +168,15 @@ def _one_odd(array: np.ndarray, rng: Random) -> np.ndarray:
     return spoilt
 
 
+def _cast(array: np.ndarray, kind: str) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return array.astype(kind) if array.dtype.kind in "fiu" else array
+
+
 ARRAYS: list[Callable[[np.ndarray, Random], np.ndarray]] = [
     _one_odd,
     _one_odd,
-    lambda array, rng: (
-        array.astype(rng.choice(["f8", "f4", "i4", "u1", "?", "S3"])) if array.dtype.kind in "fiu" else array
-    ),
+    lambda array, rng: _cast(array, rng.choice(["f8", "f4", "i4", "u1", "?", "S3"])),
     lambda array, rng: array.reshape(-1),
     lambda array, rng: array[..., None],
     lambda array, rng: array[:0] if array.ndim else array,

@@ -185,6 +185,23 @@ def _write_lock(folder: Path) -> Path:
     return path
 
 
+def _old(run: str, file: str) -> Callable[[Path], Path]:
+    """A file of a run that 0.1.0 wrote."""
+
+    def make(folder: Path) -> Path:
+        with tarfile.open(Path(__file__).parents[1] / "runs_0_1_0.tar.xz") as tar:
+            tar.extractall(folder, [m for m in tar if f"/{run}/" in m.name], filter="data")
+        (found,) = folder.glob(f"*/{run}/{file}")
+        return found
+
+    return make
+
+
+def _load_old_config(path: Path) -> None:
+    load_experiment(Run(path.parent))
+    runs_markdown(collect_variants([path.parent]))
+
+
 # Files of a table's run.
 
 
@@ -405,6 +422,11 @@ KINDS: tuple[Kind, ...] = (
     Kind("scores (tasks)", lambda f: _run(f).scores_folder / "test.npz", lambda p: read_npz(p), NPZ),
     Kind("traces", lambda f: _run(f).folder / "curves" / "one.npz", _load_curves, (*NPZ, spoil_about)),
     Kind("lock", _write_lock, _load_lock, JSON),
+    Kind("config.json (0.1.0)", _old("regression2d-maml", "config.json"), _load_old_config, JSON),
+    Kind("config.json (0.1.0, ST-MAML)", _old("plain-multi-st-maml", "config.json"), _load_old_config, JSON),
+    Kind("config.json (0.1.0, table)", _old("table-lines", "config.json"), _load_old_config, JSON),
+    Kind("scores (0.1.0)", _old("regression2d-maml", "scores/*.json"), _load_scores, JSON),
+    Kind("scores (0.1.0, table)", _old("table-lines", "scores/*.json"), _load_scores, JSON),
     Kind("config.json (table)", lambda f: _table_run(f).config_path, _load_table, JSON, dear=True),
     Kind("calibration.json", lambda f: _table_run(f).folder / "calibration.json", _load_calibration, JSON),
     Kind("reference.npz", lambda f: _table_run(f).folder / "reference.npz", _load_reference, NPZ),

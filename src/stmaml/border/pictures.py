@@ -13,7 +13,7 @@ from stmaml.errors import SourceError
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 PICTURE_BYTES = 256 << 20  # of an encoded picture
-MAX_PIXELS = 100_000_000
+MAX_PIXELS = 80_000_000  # below what Pillow warns of
 WEBP_SIZES = {b"VP8X": (24, 3, 1, 0xFFFFFF), b"VP8 ": (26, 2, 0, 0x3FFF)}
 """Where width and height stand in a WebP file by its first chunk: place, bytes of each, what to add, and a mask."""
 
