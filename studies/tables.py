@@ -38,7 +38,7 @@ from stmaml.tables.benchmark import Config, TableConfig, open_frame
 from stmaml.tables.columns import Numeric
 from stmaml.tables.schema import Schema
 from stmaml.tables.scoring import score_table, usual_baselines
-from stmaml.tables.settings import table_recipe
+from stmaml.tables.settings import for_target, table_recipe
 from stmaml.tasks import TargetKind
 
 SHOTS = ("2", "5", "10")
@@ -112,7 +112,7 @@ def run(frame: pl.DataFrame, experiment: Experiment, *, seed: int = 0, known: bo
     """Scores of the method and all baselines on the test groups of one split; `known` if lines() drew the table."""
     settings: Any = experiment.benchmark_settings
     benchmark = open_frame(split_anew(frame, settings.table.task, seed), settings)
-    others = usual_baselines(benchmark.train.spec)
+    others, experiment = usual_baselines(benchmark.train.spec), for_target(experiment, benchmark)
     with tempfile.TemporaryDirectory() as folder:
         runs = create_runs(experiment, benchmark, Path(folder) / "run", [seed])
         began = time.perf_counter()

@@ -19,7 +19,7 @@ from stmaml.tables.benchmark import Config, TableConfig, open_frame
 from stmaml.tables.groups import Sizes, Split, split_groups
 from stmaml.tables.reading import group_rows
 from stmaml.tables.schema import Schema, table_keys
-from stmaml.tables.settings import table_recipe
+from stmaml.tables.settings import for_target, table_recipe
 
 TABLE = TableConfig("shop", "y", sizes=Sizes(shots=10, query_size=6, min_query=2))
 SMALL_CNP = CNPConfig(encoder=(32, 32), decoder=(32, 32))
@@ -81,6 +81,7 @@ def trained(folder: Path, frame: pl.DataFrame, experiment: Experiment) -> tuple[
     """A run folder of a table in memory, trained and calibrated, and its benchmark."""
     settings: Any = experiment.benchmark_settings
     benchmark = open_frame(frame, settings)
+    experiment = for_target(experiment, benchmark)
     run = run_of(folder, experiment, benchmark)
     train_runs([run], experiment, benchmark)
     return run, benchmark

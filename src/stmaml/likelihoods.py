@@ -190,6 +190,45 @@ class Categorical(AbstractLikelihood):
         return jax.nn.one_hot(y, self.num_classes)
 
 
+class Rising(AbstractLikelihood):
+    """Any likelihood of raw outputs that first count for nothing: `start` is what is said before training, and `gain`,
+    from 0 on, is how much of the network's own outputs is added to it (Bachlechner et al., "ReZero is All You Need",
+    2021)."""
+
+    likelihood: AbstractLikelihood
+    start: Float[Array, " r"]
+    gain: Float[Array, " r"]
+
+    @property
+    def raw_size(self) -> int:
+        """As many as without it."""
+        return self.likelihood.raw_size
+
+    @property
+    def code_size(self) -> int:
+        """As many as without it."""
+        return self.likelihood.code_size
+
+    def outcome(self, raw: Float[Array, "n r"]) -> AbstractOutcome:
+        """The outcome of start and outputs together."""
+        return self.likelihood.outcome(self._risen(raw))
+
+    def objective(self, raw: Float[Array, "n r"], y: Shaped[Array, "n *dy"]) -> Float[Array, " n"]:
+        """That of start and outputs together."""
+        return self.likelihood.objective(self._risen(raw), y)
+
+    def encode(self, y: Shaped[Array, "n *dy"]) -> Float[Array, "n c"]:
+        """Targets as without it."""
+        return self.likelihood.encode(y)
+
+    def inner_objective(self, raw: Float[Array, "n r"], y: Shaped[Array, "n *dy"]) -> Float[Array, " n"]:
+        """That of start and outputs together."""
+        return self.likelihood.inner_objective(self._risen(raw), y)
+
+    def _risen(self, raw: Float[Array, "n r"]) -> Float[Array, "n r"]:
+        return jnp.broadcast_to(self.start, raw.shape) + raw * jnp.broadcast_to(self.gain, raw.shape)
+
+
 NOISE_MODELS: dict[str, Callable[[int, float], AbstractReal]] = {
     "residual": lambda size, std: Gaussian(size, "residual", std),
     "fixed": lambda size, std: Gaussian(size, "fixed", std),

@@ -15,7 +15,9 @@ from stmaml.tasks import TaskBatch, TaskSpec
 COUNTS = np.array([7, 8, 30, 500])
 
 
-def source(*, training: bool, shots: int = 4, query_size: int = 6, min_query: int = 3) -> GroupTasks:
+def source(
+    *, training: bool, shots: int = 4, query_size: int = 6, min_query: int = 3, ordered: bool = False
+) -> GroupTasks:
     """Groups whose rows tell which they are: x is (group, row), y their sum in hundredths."""
     group = np.repeat(np.arange(len(COUNTS)), COUNTS)
     row = np.concatenate([np.arange(count) for count in COUNTS])
@@ -27,7 +29,7 @@ def source(*, training: bool, shots: int = 4, query_size: int = 6, min_query: in
         jnp.asarray(start, dtype=jnp.int32),
         jnp.asarray(COUNTS, dtype=jnp.int32),
         TaskSpec((2,), 1),
-        Sizes(shots, query_size, min_query),
+        Sizes(shots, query_size, min_query, ordered),
         training,
     )
 
@@ -86,6 +88,23 @@ def test_tasks_are_rows_of_one_group_and_none_is_in_support_and_query(training):
         assert rows[:, 1].max() < COUNTS[int(rows[0, 0])]
         np.testing.assert_allclose(query.y[:, 0], query.x.sum(1) / 100, rtol=1e-6)
         assert (query.weight > 0).sum() == min(6, COUNTS[int(rows[0, 0])] - 4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_in_order_the_first_rows_are_labelled_and_later_ones_asked_for(training):
+    tasks = sample(source(training=training, ordered=True), 200, jr.key(0)).tasks
+    shots, last = set(), 0
+    for i in range(200):
+        given, asked = (
+            np.asarray(part.x[i, :, 1])[np.asarray(part.weight[i]) > 0] for part in (tasks.support, tasks.query)
+        )
+        assert given.tolist() == list(range(len(given)))
+        assert asked.min() >= len(given)
+        assert len(set(asked)) == len(asked) == min(6, COUNTS[int(tasks.query.x[i, 0, 0])] - len(given))
+        shots.add(len(given))
+        last = max(last, asked.max())
+    assert shots == (set(range(5)) if training else {4})
+    assert last > 400  # any later row, not the next ones alone
 
 
 def test_training_draws_any_number_of_labelled_rows_and_any_group():

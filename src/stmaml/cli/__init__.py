@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Collection
 from importlib.metadata import version
@@ -17,6 +18,7 @@ COMMANDS = {
     "reproduce": "train and score every method of a table of the paper",
     "floor": "compute the Bayes limit of a synthetic benchmark",
 }
+COMPILING = ("train", "evaluate", "fit", "predict", "reproduce")
 HELP = """usage: stmaml COMMAND ...
 
 Few-shot learning on heterogeneous, ambiguous tasks.
@@ -49,10 +51,14 @@ def main() -> None:
 
 
 def _run(command: str, arguments: list[str]) -> None:
+    # Read when JAX is imported: else its compiler writes banners about itself between the lines of a command.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from stmaml.errors import StmamlError
 
     module = importlib.import_module(f"stmaml.cli.{command}")
     try:
+        if command in COMPILING:
+            importlib.import_module("stmaml.compiled").remember_programs()
         module.main(arguments)
     except StmamlError as error:
         fail(str(error))

@@ -29,7 +29,7 @@ from stmaml.tables.benchmark import Config, TableConfig
 from stmaml.tables.model import load_table
 from stmaml.tables.schema import Schema
 from stmaml.tables.scoring import saved_result, score_table
-from stmaml.tables.settings import Preset, table_recipe
+from stmaml.tables.settings import Preset, for_target, table_recipe
 from stmaml.training import Diverged, Interrupted
 
 
@@ -116,6 +116,7 @@ def _begin(flags: Fit, console: Console) -> tuple[Run, Experiment, Benchmark]:
         Run(folder).check_free("fit")
     with showing(console, "reading"):
         benchmark = table.open()
+    experiment = for_target(experiment, benchmark)
     (run,) = create_runs(experiment, benchmark, folder, [flags.seed], force=flags.force)
     _show_schema(benchmark, console)
     return run, experiment, benchmark

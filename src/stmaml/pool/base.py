@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -62,7 +62,7 @@ class GroupedRows:
         group = np.unique(self.group[rows], return_inverse=True)[1]
         return replace(self, x=self.x[rows], y=self.y[rows], group=group, levels=self.levels[rows])
 
-    def by_group(self) -> list[Int[np.ndarray, " k"]]:
+    def by_group(self) -> list[Int[np.ndarray, " _"]]:
         """The rows of each group, in their order."""
         order = np.argsort(self.group, kind="stable")
         return np.split(order, np.cumsum(self.counts)[:-1])
@@ -73,8 +73,8 @@ class Tasks:
     """Questions: predict some rows of a group from other, labelled rows of it. Only labels of the support are read."""
 
     rows: GroupedRows
-    support: tuple[Int[np.ndarray, " k"], ...]
-    query: tuple[Int[np.ndarray, " q"], ...]
+    support: tuple[Int[np.ndarray, " _"], ...]
+    query: tuple[Int[np.ndarray, " _"], ...]
 
     def __len__(self) -> int:
         return len(self.query)
@@ -157,6 +157,7 @@ class Draw:
         return Tasks(rows, tuple(support), tuple(query))
 
 
+@runtime_checkable
 class Fitted(Protocol):
     """A member that has learnt from groups."""
 
@@ -169,6 +170,7 @@ class Fitted(Protocol):
         ...
 
 
+@runtime_checkable
 class Member(Protocol):
     """A model of grouped rows that may be part of a pool."""
 
@@ -181,7 +183,7 @@ class Member(Protocol):
         """Whether it can learn from these rows: numbers or classes, few or many."""
         ...
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part, a set of groups to learn from; all other groups are held out from that fit."""
         ...
 
@@ -190,6 +192,7 @@ class Member(Protocol):
         ...
 
 
+@runtime_checkable
 class Plain(Member, Protocol):
     """A member whose fits know nothing of each other."""
 
@@ -199,7 +202,7 @@ class Plain(Member, Protocol):
 
 
 def fit_one_by_one(
-    member: Plain, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw
+    member: Plain, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw
 ) -> list[Fitted]:
     """`fit_each` of a plain member."""
     return [member.fit(rows.of_groups(part), draw) for part in parts]

@@ -30,6 +30,9 @@ class Sizes:
     """Most rows asked for."""
     min_query: int = 5
     """A group needs this many rows beside its labelled ones, or it is skipped."""
+    ordered: bool = False
+    """Labelled rows are the first of a group and the rows asked for come after them, in the order of the table: for
+    what is measured one after the other."""
 
     def __post_init__(self):
         at_least(1, shots=self.shots, query_size=self.query_size, min_query=self.min_query)
@@ -109,14 +112,31 @@ class GroupTasks(eqx.Module):
     def _task(self, group: Int[Array, ""], key: PRNGKeyArray) -> Task:
         rows_key, shots_key = jr.split(key)
         shots = self.sizes.shots
-        drawn, real = draw_distinct(self.count[group], shots + self.sizes.query_size, key=rows_key)
-        rows = self.start[group] + drawn
-        weight = real.astype(self.x.dtype)
-        given = jr.randint(shots_key, (), 0, shots + 1) if self.training else shots
+        given = jr.randint(shots_key, (), 0, shots + 1) if self.training else jnp.asarray(shots)
+        draw = self._first_and_later if self.sizes.ordered else self._any
+        places, real = draw(self.count[group], given, key=rows_key)
+        rows, weight = self.start[group] + places, real.astype(self.x.dtype)
         examples = Examples(self.x[rows], self.y[rows], weight)
         support = jax.tree.map(lambda a: a[:shots], examples)
         query = jax.tree.map(lambda a: a[shots:], examples)
         return Task(eqx.tree_at(lambda s: s.weight, support, support.weight * (jnp.arange(shots) < given)), query)
+
+    def _any(
+        self, count: Int[Array, ""], given: Int[Array, ""], *, key: PRNGKeyArray
+    ) -> tuple[Int[Array, " k"], Shaped[Array, " k"]]:
+        """Places in a group to label, then to ask for, and which are real."""
+        del given
+        return draw_distinct(count, self.sizes.shots + self.sizes.query_size, key=key)
+
+    def _first_and_later(
+        self, count: Int[Array, ""], given: Int[Array, ""], *, key: PRNGKeyArray
+    ) -> tuple[Int[Array, " k"], Shaped[Array, " k"]]:
+        """The same, where the places asked for are any of those after the first `given`."""
+        given = jnp.minimum(given, count).astype(count.dtype)
+        first = jnp.arange(self.sizes.shots, dtype=count.dtype)
+        later, real = draw_distinct(count - given, self.sizes.query_size, key=key)
+        places = jnp.concatenate([jnp.minimum(first, count - 1), jnp.minimum(given + later, count - 1)])
+        return places, jnp.concatenate([first < count, real])
 
 
 def draw_distinct(

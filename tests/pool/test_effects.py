@@ -1,0 +1,64 @@
+"""Effects of groups and levels, with their errors, against lme4's `ranef(..., condVar = TRUE)`."""
+
+import numpy as np
+
+from stmaml.pool.base import Column, GroupedRows
+from stmaml.pool.mixed.effects import Effects, effects_of
+from tests.pool.classics import machines, penicillin, sleepstudy
+
+
+def rows_of(matrices, names: tuple[str, ...]) -> GroupedRows:
+    """The same rows as a table: without the intercept and the target."""
+    x, y = matrices.rest[:, 1:-1], matrices.rest[:, -1]
+    return GroupedRows(x, y, matrices.group, matrices.codes, tuple(Column(name, "number") for name in names))
+
+
+def test_sleep_study():
+    own = effects_of(rows_of(sleepstudy(), ("Days",)))
+    assert own.fixed_names == own.own_names == ("level", "Days")
+    np.testing.assert_allclose(own.fixed, (251.405105, 10.467286), rtol=1e-6)
+    np.testing.assert_allclose(own.fixed_error, (6.824597, 1.545790), rtol=1e-3)
+    np.testing.assert_allclose(own.spread, (24.740658, 5.922138), rtol=1e-3)
+    np.testing.assert_allclose(own.correlation, [[1, 0.065551], [0.065551, 1]], atol=1e-3)
+    np.testing.assert_allclose(own.noise, 25.591796, rtol=1e-4)
+    expected = [[2.258551, 9.198976], [-40.398738, -8.619681], [-38.960409, -5.448856]]
+    np.testing.assert_allclose(own.groups[:3], expected, rtol=2e-3)
+    np.testing.assert_allclose(own.groups_error[0], np.sqrt((145.705587, 5.312283)), rtol=1e-3)
+    np.testing.assert_allclose(own.share_between, 612.1002 / (612.1002 + 654.9400), rtol=1e-3)
+
+
+def test_levels_of_crossed_groups():
+    own = effects_of(rows_of(penicillin(), ()))
+    np.testing.assert_allclose(own.level_spread, [1.931614], rtol=1e-3)
+    expected = (2.187058, -1.010476, 1.937900, -0.096895, -0.013842, -3.003745)
+    np.testing.assert_allclose(own.levels, expected, atol=2e-4)
+    np.testing.assert_allclose(own.levels_error, np.full(6, 0.202171), rtol=1e-3)
+    np.testing.assert_allclose(own.groups[:3, 0], (0.804547, 0.804547, 0.181672), rtol=1e-3)
+    np.testing.assert_allclose(own.groups_error[:3, 0], np.full(3, 0.271359), rtol=1e-3)
+    np.testing.assert_array_equal(own.level_number, np.arange(6))
+
+
+def machines_of_the_first_worker() -> list[int]:
+    rows = machines()
+    mine = rows.codes[:, 0] == rows.codes[0, 0]
+    machine = rows.rest[:, 1:3] @ [1.0, 2.0]
+    return [rows.group[mine & (machine == wanted)][0] for wanted in (0.0, 1.0, 2.0)]
+
+
+def test_levels_of_nested_groups():
+    own = effects_of(rows_of(machines(), ("B", "C")), slopes=())
+    expected = (1.044546, -1.375856, 5.360777, -0.059820, 2.544643, -7.514291)
+    np.testing.assert_allclose(own.levels, expected, rtol=2e-3)
+    np.testing.assert_allclose(own.levels_error, np.full(6, 1.981256), rtol=1e-3)
+    np.testing.assert_allclose(
+        own.groups[machines_of_the_first_worker(), 0], (-0.750146, 1.499994, -0.114237), rtol=5e-3
+    )
+    np.testing.assert_allclose(own.groups_error[:3, 0], np.full(3, 2.014587), rtol=1e-3)
+
+
+def test_back_from_arrays():
+    own = effects_of(rows_of(penicillin(), ()))
+    again = Effects.restore(own.state())
+    assert again.fixed_names == own.fixed_names
+    assert again.noise == own.noise
+    np.testing.assert_array_equal(again.groups_error, own.groups_error)
