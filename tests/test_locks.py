@@ -61,6 +61,13 @@ def test_the_lock_goes_whatever_ends_the_work(error, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_who_ends_a_process_at_once_can_release_its_locks(tmp_path):
+    with locked([tmp_path]):
+        locks.release_held()
+        assert os.listdir(tmp_path) == []
+    assert locks._held == set()
+
+
 def test_a_second_writer_is_told_who_the_first_is(tmp_path, other):
     leave(tmp_path, of(other), silent=9999)  # alive, so that its silence does not matter
     for refused in (lambda: locked([tmp_path]).__enter__(), lambda: check_unlocked(tmp_path)):

@@ -108,6 +108,10 @@ class Locks:
         """Touches the locks."""
         self._touch()
 
+    def noted(self, step: int, seed_index: int, note: str) -> None:
+        """Touches the locks."""
+        self._touch()
+
     def _touch(self) -> None:
         """Shows that this process still writes; RunError where another has taken over."""
         for folder in self.folders:
@@ -128,6 +132,15 @@ class Locks:
                     (folder / NAME).unlink()
 
 
+_held: set[Locks] = set()
+
+
+def release_held() -> None:
+    """Removes all locks of this process, for who ends it without unwinding; safe in any thread."""
+    for locks in list(_held):
+        locks.release()
+
+
 @contextlib.contextmanager
 def locked(folders: Sequence[Path]) -> Iterator[Locks]:
     """Holds the locks of folders inside the block; RunError where another process has one of them."""
@@ -135,7 +148,10 @@ def locked(folders: Sequence[Path]) -> Iterator[Locks]:
     with contextlib.ExitStack() as held:
         for folder in folders:
             _acquire(folder, owner)
-            held.callback(Locks(owner, (folder,)).release)
+            one = Locks(owner, (folder,))
+            _held.add(one)
+            held.callback(_held.discard, one)
+            held.callback(one.release)
         yield Locks(owner, tuple(folders))
 
 

@@ -216,9 +216,10 @@ def test_a_damaged_log_stops_nothing_and_is_said_once(run):
     with run.log_path.open("ab") as file:
         file.write(b'\xff\nnull\n{"step": "x"}\n[1]\n{"step": 2, "validation": 3}\n{"step": 1e999}\n')
     run.append_log({"step": 2, "loss": 0.25})
+    run.append_log({"step": 2, "note": "in words"})
     with run.log_path.open("ab") as file:
         file.write(b'{"step": 3, "lo')
-    assert [entry["step"] for entry in run.log()] == [1, 2]
+    assert [entry["step"] for entry in run.log()] == [1, 2, 2]
     (said,) = remarks(lambda: run.trim_log(1))
     assert "6 lines that cannot be read" in said
     assert run.log() == [{"step": 1, "loss": 0.5}]

@@ -13,9 +13,9 @@ NUMBERS = (int, float)
 
 
 def check_entry(entry: Any) -> dict[str, Any]:
-    """A line of the log: numbers by name, those of a validation in an object of their own."""
+    """A line of the log: numbers by name, those of a validation in an object of their own, and a note in words."""
     for name, value in need(dict, entry, "a line of the log").items():
-        _scores(value, name) if name == "validation" else _number(value, name)
+        ENTRY.get(name, _number)(value, name)
     need(int, entry.get("step", 0), "step")
     return entry
 
@@ -120,6 +120,8 @@ CONFIG: Mapping[str, Check] = {
     "schema": _typed(dict | None),
 }
 """What is known of a run's settings, by its name among them."""
+ENTRY: Mapping[str, Check] = {"validation": _scores, "note": _typed(str)}
+"""What a line of the log holds beside numbers."""
 SUMMARY: Mapping[str, Check] = {
     **dict.fromkeys(("benchmark", "method", "preset", "digest", "targets_digest", "task_set"), _typed(str)),
     **dict.fromkeys(("row", "note", "verdict", "norm"), _typed(str)),
