@@ -5,8 +5,10 @@ import io
 import json
 import lzma
 import tarfile
+import warnings
 import zipfile
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -116,7 +118,7 @@ def _spoil_value(value: Any, rng: Random) -> None:
 def _spoil_entry(holder: Any, key: Any, rng: Random) -> None:
     what = rng.random()
     if what < 0.6:
-        holder[key] = rng.choice(ODD_VALUES)
+        holder[key] = deepcopy(rng.choice(ODD_VALUES))  # the next change may be inside it
     elif what < 0.75:
         del holder[key]
     elif what < 0.85 and isinstance(holder, dict):
@@ -212,7 +214,8 @@ def spoil_packed(inside: Mutation) -> Mutation:
 def spoil_zip(content: bytes, rng: Random) -> bytes:
     """A zip file of the same files under odd names, of odd kinds or sizes."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
+    quiet = warnings.catch_warnings(action="ignore")  # of two files of one name, which is the point
+    with quiet, zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
         for info in old.infolist():
             made = zipfile.ZipInfo(rng.choice([info.filename, *ODD_NAMES]) or "x")
             made.external_attr = rng.choice([0, 0, 0o120777 << 16, 0o010644 << 16])
