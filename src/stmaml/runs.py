@@ -130,9 +130,9 @@ class Run:
             why = "so it is not a run folder or was never fully made. Train again."
             raise RunError(f"{self.folder} has no config.json, {why}")
         config = self._checked(check_config, read_json(self.config_path))
-        if (found := config.get("format")) not in (OLD_FORMAT, FORMAT):
+        if (found := config.get("format")) not in (OLD_FORMAT, FORMAT) or type(found) is not int:
             known = f"this version of stmaml reads formats {OLD_FORMAT} and {FORMAT}"
-            raise RunError(f"{self.config_path} has format {found}; {known}. {OTHER_VERSION}")
+            raise RunError(f"{self.config_path} has format {str(found)[:40]}; {known}. {OTHER_VERSION}")
         return self._checked(upgrade, config) if found == OLD_FORMAT else config
 
     def _checked(self, step: Callable[[dict[str, Any]], dict[str, Any]], config: dict[str, Any]) -> dict[str, Any]:
