@@ -6,6 +6,7 @@ The digest stands in the comment of the zip file, which NumPy passes over. Files
 import hashlib
 import io
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from stmaml.border.files import allowed, read_file, read_pieces
+from stmaml.border.files import allowed, open_file, read_exactly
 from stmaml.errors import SourceError
 
 MEMBERS = 100_000
-ARRAY_BYTES = 8 << 30
+ARRAY_BYTES = 64 << 30  # of all arrays of a file, which are held in memory
+HEADER = 1 << 17  # more than the longest header of an array
 KINDS = "biufcUS"  # kinds of numbers and text: all that is ever saved
 MARK = b"sha256:"
 DAMAGE = (OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError)
@@ -40,7 +42,7 @@ def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
     found = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         found.update(f"{name}:{array.dtype.str}:{array.shape}\n".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return found.hexdigest()
 
 
@@ -48,9 +50,8 @@ def unpack_arrays(path: Path) -> dict[str, np.ndarray]:
     """All arrays of an .npz file, checked against their checksums and the digest; one of DAMAGE where it is not whole.
 
     FileNotFoundError, where there is none, is one of these."""
-    content = read_file(path)
-    with zipfile.ZipFile(io.BytesIO(content)) as file:
-        _check_directory(file, len(content))
+    with open_file(path) as raw, zipfile.ZipFile(raw) as file:
+        _check_directory(file, os.fstat(raw.fileno()).st_size)
         arrays = {info.filename.removesuffix(".npy"): _array(file, info) for info in file.infolist()}
         comment = file.comment
     if comment and comment != MARK + digest_of(arrays).encode():
@@ -71,13 +72,12 @@ def _array(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     if not info.filename.endswith(".npy"):
         raise SourceError(f"'{info.filename[:60]}' is no array")
     with file.open(info) as member:
-        content = read_pieces(member, info.file_size, info.filename)
-    return parse_array(content)
+        return parse_array(read_exactly(member, info.file_size, info.filename))
 
 
-def parse_array(content: bytes) -> np.ndarray:
-    """The array in the bytes of an .npy file."""
-    stream = io.BytesIO(content)
+def parse_array(content: bytes | bytearray) -> np.ndarray:
+    """The array in the bytes of an .npy file, which it shares."""
+    stream = io.BytesIO(content[:HEADER])
     if np.lib.format.read_magic(stream) not in ((1, 0), (2, 0)):
         raise SourceError("an array of an unknown version of NumPy's format")
     read_header = np.lib.format.read_array_header_1_0 if content[6] == 1 else np.lib.format.read_array_header_2_0

@@ -81,6 +81,19 @@ def read_pieces(file: Readable, most: int, what: str) -> bytes:
     return b"".join(pieces)
 
 
+def read_exactly(file: Readable, size: int, what: str) -> bytearray:
+    """The `size` bytes a stream holds, in memory once; SourceError where it holds fewer or more."""
+    content, at = bytearray(size), 0
+    while piece := file.read(PIECE):
+        if at + len(piece) > size:
+            raise SourceError(f"{what} unpacks to more than the {size:,} bytes it states. Do not trust it.")
+        content[at : at + len(piece)] = piece
+        at += len(piece)
+    if at < size:
+        raise SourceError(f"{what} unpacks to {at:,} of the {size:,} bytes it states. It is cut short.")
+    return content
+
+
 def gunzip(packed: bytes, what: str) -> bytes:
     """What a gzip file holds; raises what `gzip` does where it is damaged."""
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
