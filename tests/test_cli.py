@@ -89,6 +89,24 @@ def test_version_is_the_package_version(stmaml):
         (["reproduce", "--seeds", "0", "regression2d"], "--seeds must be at least 1; got 0"),
         (["train", "--resume", "/nowhere"], "there is no run folder /nowhere"),
         (["evaluate", "/nowhere"], "there is no run folder /nowhere"),
+        (["fit", "t.csv", "--group", "g", "--target", "y"], "there is no flag --group. Did you mean --task?"),
+        (["fit", "t.csv", "--task", "g", "--y", "y"], "there is no flag --y. Did you mean --target?"),
+        (["fit", "t.csv", "--task", "g", "--label=y"], "there is no flag --label. Did you mean --target?"),
+        (
+            ["fit", "t.csv", "--task", "g", "--target", "y", "--stpes", "3"],
+            "there is no flag --stpes. Did you mean --st",
+        ),
+        (["fit", "t.csv"], "--task and --target must be given. See --help."),
+        (["fit", "t.csv", "--target", "y", "--task"], "--task needs a value."),
+        (["fit", "t.csv", "--task", "g", "--target", "y", "--shots", "x"], "--shots must be a whole number; got 'x'."),
+        (
+            ["fit", "t.csv", "--task", "g", "--target", "y", "--kind", "x"],
+            "--kind must be one of auto, regression, clas",
+        ),
+        (["predict", "r", "-o", "p.csv"], "there is no flag -o. Did you mean --out?"),
+        (["predict", "r", "and", "--query", "q"], "'and' belongs to no flag. See --help."),
+        (["predict", "r", "--query", "q", "--out", "p.xls"], "--out must end in one of .csv, .csv.gz, .tsv"),
+        (["list", "--jsn"], "there is no flag --jsn. Did you mean --json?"),
     ],
 )
 def test_wrong_words_are_answered_in_one_line(words, message, stmaml):

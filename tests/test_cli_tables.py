@@ -34,6 +34,7 @@ from stmaml.recipes import Experiment
 from stmaml.runs import Run, read_json, read_npz, write_json
 from stmaml.tables import scoring
 from stmaml.tables.benchmark import Config
+from stmaml.tables.reading import read_table
 from stmaml.tables.settings import table_recipe
 from tests.table_data import draw, lines, quick
 
@@ -356,12 +357,26 @@ def test_predict_without_support_and_as_parquet_and_json(stmaml, fitted, new, tm
 def test_predict_suggests_rows_and_says_what_it_assumed(stmaml, fitted, new, tmp_path):
     support, query = new
     lone = tmp_path / "lone.csv"
-    pl.read_csv(query).drop("day").write_csv(lone)
+    pl.read_csv(query).with_columns(day=None).write_csv(lone)
     code, out, err = stmaml("predict", fitted, "--support", support, "--query", lone, "--suggest", 2)
     assert code == 0
-    assert "note: the query table lacks 'day'; taken as missing in all rows" in " ".join(err.split())
+    assert "note: 'day' is missing in 24 rows; in training it never was" in " ".join(err.split())
     ranks = pl.read_csv(out.encode(), infer_schema_length=None)["suggested"]
     assert sorted(ranks.drop_nulls().to_list()) == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("ending", ["csv.gz", "tsv", "feather", "jsonl", "xlsx"])
+def test_predictions_are_written_in_the_format_of_their_name(stmaml, fitted, new, tmp_path, ending):
+    if ending == "xlsx":
+        pytest.importorskip("fastexcel")
+        pytest.importorskip("xlsxwriter")
+    out, asked = tmp_path / f"p.{ending}", pl.read_csv(new[1])
+    assert stmaml("predict", fitted, "--query", new[1], "--out", out)[0] == 0
+    written = read_table([out])
+    assert written.columns[: asked.width] == asked.columns
+    assert written["shop"].to_list() == asked["shop"].to_list()
+    assert written["prediction"].cast(pl.Float64).is_finite().all()
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
 def test_adapted_groups_are_files_that_predict_alone(stmaml, fitted, new, tmp_path):
@@ -431,12 +446,15 @@ def test_small_numbers_keep_their_digits_and_the_querys_own_are_not_touched():
     assert text.splitlines()[1:] == ["0.30000000000000004,1.234568e-9,1", "1e-300,-2.5,2"]
 
 
-def test_one_column_is_a_question_and_a_header_no_labelled_row(stmaml, fitted, new, tmp_path):
+def test_a_query_may_lack_no_input_of_few_and_a_header_is_no_labelled_row(stmaml, fitted, new, tmp_path):
     (tmp_path / "lone.csv").write_text("x\n1.5\n-0.5\n")
     code, out, err = stmaml("predict", fitted, "--query", tmp_path / "lone.csv")
-    assert code == 0
-    assert pl.read_csv(out.encode())["x"].to_list() == [1.5, -0.5]
-    assert "lacks 'day'; taken as missing" in " ".join(err.split())
+    assert (code, out) == (2, "")
+    assert "the query table lacks 'day', 1 of 2 inputs. Add what is lacking" in err
+    pl.read_csv(new[1]).rename({"day": "Day"}).write_csv(tmp_path / "renamed.csv")
+    code, out, err = stmaml("predict", fitted, "--query", tmp_path / "renamed.csv")
+    assert (code, out) == (2, "")
+    assert "lacks 'day'; did it mean 'Day' for 'day'? Rename it as in training." in err
     (tmp_path / "none.csv").write_text("shop,x,y,day\n")
     words = ("--query", new[1], "--support", tmp_path / "none.csv", "--save-adapted", tmp_path / "kept")
     code, out, err = stmaml("predict", fitted, *words)
@@ -470,6 +488,18 @@ def bad_table(name: str, table: Path) -> tuple[bytes, list[str]]:
     frame = lines(40, 12)
     changes = {
         "missing column": (good, ["--target", "price"]),
+        "misspelt group": (good, ["--task", "Shop"]),
+        "misspelt column to drop": (good, ["--drop", "dya"]),
+        "unknown categories": (good, ["--categorical", "price"]),
+        "codes in the target": (
+            frame.with_columns(y=pl.when(pl.int_range(480) % 19 == 0).then(-9999.0).otherwise("y")).write_csv(),
+            [],
+        ),
+        "a slip in the target": (
+            frame.with_columns(y=pl.when(pl.int_range(480) == 16).then(1e30).otherwise("y")).write_csv(),
+            ["--keep-codes"],
+        ),
+        "two kinds": (good, ["--categorical", "x", "--ordinal", "x"]),
         "target not numeric": (good, ["--target", "day", "--kind", "regression"]),
         "a single group": (frame.with_columns(shop=pl.lit("a")).write_csv(), []),
         "constant target": (frame.with_columns(y=pl.lit(3)).write_csv(), []),
@@ -495,6 +525,12 @@ def bad_table(name: str, table: Path) -> tuple[bytes, list[str]]:
 
 MESSAGES = {
     "missing column": "no column 'price'; it has: shop, x, y, day, rate [/min].",
+    "misspelt group": "no column 'Shop'; did you mean 'shop'? It has: shop, x, y",
+    "misspelt column to drop": "no column 'dya'; did you mean 'day'? It has: shop, x, y",
+    "unknown categories": "no column 'price'; it has: shop, x, y",
+    "codes in the target": "the target 'y' holds -9999 in 26 of 480 rows, far from all others",
+    "a slip in the target": "the target 'y' holds 1e+30 in row 17, ",
+    "two kinds": "--categorical and --ordinal must name different columns; both name 'x'",
     "target not numeric": "the target 'day' must hold numbers for regression; it holds '2020-01-01'",
     "a single group": "the table has a single group, 'a'",
     "constant target": "the target 'y' is '3' in every row",

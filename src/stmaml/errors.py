@@ -1,7 +1,8 @@
 """Errors meant for the person at the keyboard: one sentence that says what was expected, what came, what to do."""
 
+import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 
 class StmamlError(Exception):
@@ -49,3 +50,24 @@ def _refuse_unless(fits: Callable[[int | float], bool], expected: str, settings:
 def _flag(name: str) -> str:
     """The setting as the command line spells it."""
     return f"--{name.replace('_', '-')}"
+
+
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """The one known name that another may have been meant for, if any: case, blanks and bars count least."""
+    bare, plain = _plain(name), {other: _plain(other) for other in known}
+    alike = difflib.get_close_matches(bare, set(plain.values()), n=1, cutoff=0.75)
+    near = [bare, *alike, *(other for other in plain.values() if _one_slip(bare, other))]
+    return [other for one in near for other in plain if plain[other] == one][:1]
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum()) or name
+
+
+def _one_slip(a: str, b: str) -> bool:
+    """Whether a letter of a word is wrong, lacking or one too many, or two have changed places."""
+    if min(len(a), len(b)) < 3:
+        return False
+    i = next((i for i, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
+    swapped = a[i : i + 2] == b[i : i + 2][::-1] and a[i + 2 :] == b[i + 2 :]
+    return swapped or b[i + 1 :] in (a[i + 1 :], a[i:]) or a[i + 1 :] == b[i:]

@@ -273,10 +273,15 @@ def _write(name: str, content: Callable[[], bytes]) -> Callable[[Path], Path]:
     return make
 
 
-def _parquet() -> bytes:
-    buffer = io.BytesIO()
-    _frame().head(40).write_parquet(buffer)
-    return buffer.getvalue()
+def _written(how: str) -> Callable[[], bytes]:
+    """Rows as the method of that name of a frame writes them."""
+
+    def content() -> bytes:
+        buffer = io.BytesIO()
+        getattr(_frame().head(40), how)(buffer)
+        return buffer.getvalue()
+
+    return content
 
 
 def _tar(mode: Any) -> Callable[[], bytes]:
@@ -439,7 +444,9 @@ KINDS: tuple[Kind, ...] = (
         _load_rows,
         (spoil_bytes, spoil_packed(spoil_cells)),
     ),
-    Kind("Parquet", _write("a.parquet", _parquet), _load_rows),
+    Kind("Parquet", _write("a.parquet", _written("write_parquet")), _load_rows),
+    Kind("Arrow", _write("a.arrow", _written("write_ipc")), _load_rows),
+    Kind("JSON lines", _write("a.jsonl", _written("write_ndjson")), _load_rows, (spoil_bytes, spoil_lines)),
     Kind("tar", _write("a.tar", _tar("w")), _load_rows, (spoil_bytes, spoil_tar)),
     Kind(
         "tar, gzip",

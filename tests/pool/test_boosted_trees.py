@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from stmaml.pool.boosted.objectives import LogVariance, SharedSquares, Squares, 
 from stmaml.pool.boosted.trees import Trees, trees_of
 from tests.pool.boosted_tables import levels_table
 
+NEVER: Any = False  # scikit-learn's own types know only "auto"
+
 
 @pytest.mark.parametrize("classes", [0, 2, 4])
 def test_trees_say_what_scikit_learn_says(classes):
@@ -27,7 +30,7 @@ def test_trees_say_what_scikit_learn_says(classes):
     y = x[:, 0] + np.sin(3 * x[:, 1]) if not classes else (np.abs(x[:, 0] + x[:, 1]) * 2).astype(int) % classes
     make = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     with threadpool_limits(1, "openmp"):
-        model = make(max_iter=20, early_stopping=False).fit(x, y)
+        model = make(max_iter=20, early_stopping=NEVER).fit(x, y)
     trees = Trees.restored(trees_of(model._predictors, np.ravel(model._baseline_prediction)).state())
     raw = trees.predict(new)
     if classes == 0:
@@ -51,7 +54,7 @@ def test_growth_without_folds_is_scikit_learns():
             max_leaf_nodes=7,
             min_samples_leaf=10,
             l2_regularization=0.5,
-            early_stopping=False,
+            early_stopping=NEVER,
         ).fit(x, y)
     np.testing.assert_allclose(grown.trees.predict(x)[:, 0], model.predict(x), atol=1e-6)
 
@@ -92,7 +95,7 @@ def test_leaves_are_generalised_least_squares():
     y, raw, leaf = random.normal(size=8), random.normal(size=(8, 1)), np.array([0, 1, 1, 0, 1, 0, 0, 1])
     prior = Prior(np.array([[0.7, 0.1], [0.1, 0.3]]), 0.4)
     z = design(x, (1,))
-    cover = np.where(group[:, None] == group, z @ prior.covariance @ z.T, 0.0) + 0.4 * np.eye(8)
+    cover: Any = np.where(group[:, None] == group, z @ prior.covariance @ z.T, 0.0) + 0.4 * np.eye(8)
     leaves, inverse = np.eye(2)[leaf], np.linalg.inv(cover)
     wanted = np.linalg.solve(leaves.T @ inverse @ leaves + np.eye(2) / 0.4, leaves.T @ inverse @ (y - raw[:, 0]))
     values = SharedSquares(x, y, group, Chosen(prior, (1,))).leaf_values(raw, leaf, 1.0)
@@ -104,7 +107,7 @@ def test_beliefs_are_those_of_normal_distributions():
     group, z, r = np.array([0, 0, 0, 1, 1]), random.normal(size=(5, 2)), random.normal(size=5)
     prior = Prior(np.array([[0.5, -0.2], [-0.2, 0.6]]), 0.3)
     sums = sums_of(z, r, group, 2)
-    cover = np.where(group[:, None] == group, z @ prior.covariance @ z.T, 0.0) + 0.3 * np.eye(5)
+    cover: Any = np.where(group[:, None] == group, z @ prior.covariance @ z.T, 0.0) + 0.3 * np.eye(5)
     expected = multivariate_normal(np.zeros(5), cover).logpdf(r) + 2.5 * np.log(2 * np.pi)
     assert prior.log_density(sums) == pytest.approx(expected)
     mean, variance = prior.belief(sums).at(z, group)
@@ -143,6 +146,8 @@ import numpy as np
 from stmaml.pool.base import Draw
 from stmaml.pool.boosted import MEMBERS
 from tests.pool.boosted_tables import levels_table
+
+NEVER: Any = False  # scikit-learn's own types know only "auto"
 fitted = MEMBERS[0].restore(dict(np.load(sys.argv[1])))
 assert np.isfinite(fitted.predict(Draw(2).tasks(levels_table(0, groups=6, size=5), 2, 1)).mean).all()
 assert not any(name.split(".")[0] == "sklearn" for name in sys.modules)

@@ -107,7 +107,7 @@ def test_before_training_classes_are_as_likely_as_the_linear_model_says():
     np.testing.assert_allclose(found.mean, said / said.sum(1, keepdims=True), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("number", "method"), enumerate(sorted(METHODS)))
+@pytest.mark.parametrize(("number", "method"), list(enumerate(sorted(METHODS))))
 def test_any_method_can_be_a_member(number, method):
     """Traced only, every second one for classes: weights of the right size come out of a training step."""
     num_classes = 3 * (number % 2 == 0 or method == "protonet")

@@ -154,8 +154,10 @@ def test_a_group_or_target_of_a_type_that_cannot_be_used_is_told(role):
 
 def test_a_column_that_numbers_the_rows_is_pointed_out():
     frame = lines(40, 16).sort("shop").with_row_index("n", offset=1).with_columns(twice=2 * pl.col("n"))
-    assert opened(frame).notes[1] == "column 'n' seems to number the rows; leave it out with --drop n"
-    assert len(opened(frame).notes) == 3  # the groups, this, and that few calibrate
+    found = opened(frame).notes
+    assert found[1] == "column 'n' seems to number the rows; leave it out with --drop n"
+    assert found[2] == "column 'twice' seems to number the rows; leave it out with --drop twice"
+    assert len(found) == 4  # the groups, these two, and that few calibrate
     shuffled = frame.drop("twice").sample(fraction=1.0, shuffle=True, seed=0)
     assert len(opened(shuffled).notes) == 2
 

@@ -1,7 +1,9 @@
 """Reading tables: every format, and one clear sentence for every way a file can be wrong."""
 
+import datetime as dt
 import gzip
 import io
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -12,7 +14,9 @@ import pytest
 
 from stmaml.errors import SourceError
 from stmaml.progress import Told, listening
-from stmaml.tables.reading import Reading, group_rows, read_table, row_list
+from stmaml.tables.parts import Reading
+from stmaml.tables.reading import group_rows, read_table, row_list
+from stmaml.tables.writing import writer_of
 
 ROWS = "shop,day,sales\na,1,2.5\nb,2,3.5\na,3,\n"
 
@@ -57,6 +61,58 @@ def test_gzip_zip_tar_folder_and_parquet_give_the_same_rows(tmp_path, expected):
     expected.write_parquet(tmp_path / "t.parquet")
     for path in (packed, tmp_path / "t.zip", tarred, tmp_path / "folder", tmp_path / "t.parquet"):
         assert read_table([path]).equals(expected), path
+
+
+@pytest.mark.parametrize("ending", ["feather", "arrow", "ipc", "jsonl", "ndjson", "tsv", "xlsx"])
+def test_other_formats_give_the_same_rows(tmp_path, expected, ending):
+    path = tmp_path / f"t.{ending}"
+    path.write_bytes(content_of(expected, ending))
+    assert read_table([path]).equals(expected)
+    assert read_table([path], Reading(columns=("sales", "shop"))).columns == ["sales", "shop"]
+    with pytest.raises(SourceError, match=r"no column 'Sale'; did you mean 'sales'\? It has: shop, day, sales"):
+        read_table([path], Reading(columns=("shop", "Sale")))
+    (tmp_path / "folder").mkdir()
+    path.rename(tmp_path / "folder" / path.name)
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.write(tmp_path / "folder" / path.name, path.name)
+    for place in (tmp_path / "folder", tmp_path / "t.zip"):
+        assert read_table([place]).equals(expected)
+
+
+def content_of(frame: pl.DataFrame, ending: str) -> bytes:
+    if ending == "xlsx":
+        pytest.importorskip("fastexcel")
+        pytest.importorskip("xlsxwriter")
+    return writer_of(Path(f"t.{ending}"))(frame)
+
+
+def test_a_sheet_is_named_or_the_first(tmp_path):
+    pytest.importorskip("fastexcel")
+    workbook = pytest.importorskip("xlsxwriter").Workbook
+    with workbook(tmp_path / "t.xlsx") as book:
+        pl.DataFrame({"a": [1, None], "b": ["x", "1"]}).write_excel(book, worksheet="one")
+        pl.DataFrame({"c": [2.5], "d": [dt.date(2020, 1, 3)]}).write_excel(book, worksheet="two")
+    assert read_table([tmp_path / "t.xlsx"]).rows() == [(1, "x"), (None, "1")]
+    assert read_table([tmp_path / "t.xlsx"], Reading(sheet="two")).rows() == [(2.5, dt.date(2020, 1, 3))]
+    with pytest.raises(SourceError, match=r"t\.xlsx has no sheet 'three'; it has: one, two"):
+        read_table([tmp_path / "t.xlsx"], Reading(sheet="three"))
+
+
+def test_the_extra_is_named_where_excel_cannot_be_read(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastexcel", None)
+    with pytest.raises(
+        SourceError, match=r"with fastexcel, which is not installed. Run: pip install 'stmaml\[excel\]'"
+    ):
+        read_table([write(tmp_path / "t.xlsx", b"PK")])
+
+
+@pytest.mark.parametrize("ending", ["feather", "jsonl", "xlsx"])
+def test_a_damaged_file_of_another_format_is_named(tmp_path, expected, ending):
+    content = content_of(expected, ending)
+    path = write(tmp_path / f"t.{ending}", content[: len(content) - 40])
+    with pytest.raises(SourceError, match=rf"t\.{ending} is not a whole .* file \(") as error:
+        read_table([path])
+    assert "\n" not in str(error.value)
 
 
 def test_many_files_are_one_table_whatever_the_order_of_their_columns(tmp_path):
@@ -184,7 +240,7 @@ def test_parquet_files_of_different_types_are_refused(tmp_path):
 def test_a_path_that_is_not_there_or_holds_no_table(tmp_path):
     with pytest.raises(SourceError, match=r"there is no file .*gone\.csv"):
         read_table([tmp_path / "gone.csv"])
-    with pytest.raises(SourceError, match="no CSV or Parquet file"):
+    with pytest.raises(SourceError, match="no CSV, Parquet, Arrow, JSON lines or Excel file"):
         read_table([tmp_path])
     with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
         archive.writestr("readme.md", "nothing")

@@ -9,9 +9,11 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from stmaml.errors import SettingError, SourceError
-from stmaml.tables.columns import Boolean, Categorical, Date, Dropped, Numeric, as_dates, as_names, as_numbers, as_text
-from stmaml.tables.schema import Schema, Target, check_roles, infer_column, infer_schema, infer_target, table_keys
+from stmaml.errors import SettingError, SourceError, closest
+from stmaml.tables.cells import as_dates, as_names, as_numbers, as_text
+from stmaml.tables.columns import Boolean, Categorical, Date, Dropped, Numeric, Ordinal
+from stmaml.tables.schema import Schema, check_roles, infer_column, infer_schema, table_keys
+from stmaml.tables.target import Target, infer_target
 
 
 def column(values, train=None, keys=None, missing=(), name="c"):
@@ -353,6 +355,12 @@ def test_features_restrict_and_drop_excludes():
         (("g", "y", ["g"], []), "--features and --task must name different columns; both name 'g'"),
         (("g", "y", ["x", "z", "x"], []), "--features names 'x' twice"),
         (("g", "y", ["x"], ["x"]), "--features and --drop must name different columns; both name 'x'"),
+        (("g", "y", [], ["x"], ["x"]), "--categorical and --drop must name different columns; both name 'x'"),
+        (("g", "y", [], [], ["y"]), "--categorical and --target must name different columns; both name 'y'"),
+        (("g", "y", [], [], [], ["g"]), "--ordinal and --task must name different columns; both name 'g'"),
+        (("g", "y", [], [], ["x"], ["x"]), "--categorical and --ordinal must name different columns; both name 'x'"),
+        (("g", "y", ["x"], [], ["z"]), "--categorical names 'z', which is not among --features"),
+        (("g", "y", [], [], [], ["z", "z"]), "--ordinal names 'z' twice"),
     ],
 )
 def test_a_column_has_one_role(roles, message):
@@ -361,8 +369,10 @@ def test_a_column_has_one_role(roles, message):
     check_roles("g", "y", ["x"], ["g", "y", "z"])  # to drop what is no input anyway does no harm
 
 
-def test_missing_columns_are_filled_and_named_unless_most_are_missing():
-    frame = table(a=np.arange(80.0), b=np.arange(80.0) ** 2)
+def test_a_missing_column_of_many_is_filled_and_named():
+    frame = table(
+        a=np.arange(80.0), b=np.arange(80.0) ** 2, c=["u", "v"] * 40, d=np.arange(80.0) ** 3, e=["p", "q"] * 40
+    )
     schema = schema_of(frame)
     notes: list[str] = []
     encoded = schema.encode(frame.drop("a"), "the query table", notes)
@@ -370,8 +380,85 @@ def test_missing_columns_are_filled_and_named_unless_most_are_missing():
     a = schema.used[1]
     assert isinstance(a, Numeric)
     np.testing.assert_allclose(encoded[:, 1], (a.fill - a.mean) / a.std, atol=1e-6)
-    with pytest.raises(SourceError, match="of another kind than the training table: it lacks 'x', 'a'"):
-        schema.encode(frame.drop("a", "x"), "the query table")
+    with pytest.raises(SourceError, match=r"the query table lacks 'a', 'b', 2 of 6 inputs. Add what is lacking"):
+        schema.encode(frame.drop("a", "b"), "the query table")
+
+
+def test_a_missing_column_of_few_is_refused_and_its_new_name_guessed():
+    frame = table(age=np.arange(80.0), b=np.arange(80.0) ** 2)
+    schema = schema_of(frame)
+    with pytest.raises(SourceError, match=r"the query table lacks 'age', 1 of 3 inputs. Add .* as an empty column"):
+        schema.encode(frame.drop("age"), "the query table")
+    schema.encode(frame.with_columns(age=None), "the query table")
+    for renamed in ("Age", "age ", "ages", "AGE"):
+        with pytest.raises(SourceError, match=f"lacks 'age'; did it mean '{renamed}' for 'age'. Rename it"):
+            schema.encode(frame.rename({"age": renamed}), "the query table")
+    with pytest.raises(SourceError, match="of another kind than the training table: it lacks 'x', 'age'"):
+        schema.encode(frame.drop("age", "x"), "the query table")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cow", ["Cow"]),
+        ("Milk Yield", ["milk_yield"]),
+        ("wieght", ["weight"]),
+        ("dya", ["day"]),
+        ("das", ["day"]),
+        ("dayy", ["day"]),
+        ("price", []),
+        ("z", []),
+    ],
+)
+def test_a_name_is_recognised_behind_a_slip(name, meant):
+    assert closest(name, ["Cow", "milk_yield", "weight", "day", "x"]) == meant
+
+
+def test_numbers_are_names_where_that_is_asked_for():
+    found = infer_schema(
+        table(code=[3, 1, 2, 2] * 20), "g", "y", train=np.ones(80, dtype=bool), features=["code"], categorical=["code"]
+    )
+    (code,) = found.used
+    assert isinstance(code, Categorical)
+    assert code.levels == ("1", "2", "3")
+    for written in ([3, 1], [3.0, 1.0], ["3", "1"], ["3.0", "01"]):
+        assert encode(code, written)[0].tolist() == [[0, 0, 1, 0], [1, 0, 0, 0]]
+    assert Schema.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.parametrize(
+    ("values", "levels", "order"),
+    [
+        (["low", "high", "middle", "low"], ("low", "high", "middle"), "in the order in which they first appear"),
+        (["10", "9", "1.5", "-3"], ("-3", "1.5", "9", "10"), "in the order of their numbers"),
+        (
+            ["grade 10", "grade 2", "grade 1", "grade 2"],
+            ("grade 1", "grade 2", "grade 10"),
+            "in the order of their num",
+        ),
+        (["20+", "5-10", "10-20", "5-10"], ("5-10", "10-20", "20+"), "in the order of their numbers"),
+        (["<5", "5-10", "<5", "5-10"], ("<5", "5-10"), "in the order in which they first appear"),
+    ],
+)
+def test_levels_with_an_order_become_ranks(values, levels, order):
+    notes: list[str] = []
+    frame = table(c=values * 20)
+    found = schema_of(frame, features=["c"], ordinal=["c"], notes=notes)
+    (c,) = found.used
+    assert isinstance(c, Ordinal)
+    assert c.levels == levels
+    assert notes[0].startswith(f"column 'c' is ordinal: {' < '.join(levels)}, {order}")
+    ranks = np.array([levels.index(value) for value in values * 20])
+    np.testing.assert_allclose(found.encode(frame)[:, 0], (ranks - ranks.mean()) / ranks.std(), rtol=1e-5, atol=1e-6)
+    again = Schema.from_json(json.loads(json.dumps(found.to_json())))
+    encoded, said = encode(again.used[0], [levels[1], "new"])
+    assert said[0] == "'c' has levels that training did not, such as 'new'; taken as missing"
+    assert encoded[1, 0] == pytest.approx((np.median(ranks) - ranks.mean()) / ranks.std(), abs=1e-6)
+
+
+def test_too_many_levels_have_no_order():
+    with pytest.raises(SourceError, match="'c' has 1,200 different values, and --ordinal takes up to 1,000"):
+        schema_of(table(1200, c=np.arange(1200)), ordinal=["c"])
 
 
 @pytest.mark.parametrize(

@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from stmaml.benchmarks.base import Benchmark
 from stmaml.cli import fail, nearest
 from stmaml.cli.folders import check_folder
 from stmaml.cli.parsing import parse
+from stmaml.cli.pool_fit import begin_pool, resume_pool, show_columns, table_of, usual_folder
+from stmaml.cli.pools import show_pool
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.results import show_result
 from stmaml.cli.showing import plain_console, without_nan
 from stmaml.cli.stopping import StopRequest, stop_requests
+from stmaml.errors import SettingError
 from stmaml.experiments import create_runs, train_runs
 from stmaml.methods import METHODS
+from stmaml.pool.store import POOL, is_pool
 from stmaml.recipes import Experiment
 from stmaml.runs import Run
 from stmaml.tables.aftercare import is_finished
-from stmaml.tables.benchmark import Config, TableConfig
+from stmaml.tables.benchmark import TableConfig
 from stmaml.tables.model import load_table
 from stmaml.tables.schema import Schema
 from stmaml.tables.scoring import saved_result, score_table
@@ -40,27 +42,34 @@ class Fit:
     Shows what each column holds, trains, and scores held-out groups beside simpler models."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
-    """CSV or Parquet files with the same columns, folders or archives of them."""
+    """Files with the same columns (CSV, TSV, Parquet, Feather, JSON lines, Excel), folders or archives of them."""
     config: TableConfig
     run: Path | None = None
     """Folder for the run; below runs/ if not given."""
     delimiter: str | None = None
     """What separates the columns of CSV files; found out if not given."""
-    method: str = "st-maml"
-    """Method to train."""
+    sheet: str | None = None
+    """Sheet of Excel files; the first if not given."""
+    method: str = POOL
+    """A pool of models (pool), or one meta-learning method alone, such as st-maml."""
+    members: tuple[str, ...] = ()
+    """Models of the pool; all that suit the table if none is named."""
+    minutes: float | None = None
+    """Time for the pool's meta-learned member; by the size of the table if not given."""
     preset: Preset = "default"
-    """Sizes of networks and batches: `default` for two cores, `large` for a GPU and tables of thousands of groups."""
+    """For a single method: sizes of networks and batches, `default` for two cores, `large` for a GPU and tables of
+    thousands of groups."""
     linear: bool = True
-    """Put a Bayesian linear regression with a learnt prior before the method."""
+    """For a single method: put a Bayesian linear regression with a learnt prior before the method."""
     noise_model: str = "predicted"
-    """The spread of a numeric target about its mean: normal (predicted), with heavy tails (student), of any shape
-    (mixture), or normal with one spread for all rows (learned)."""
+    """For a single method: the spread of a numeric target about its mean: normal (predicted), with heavy tails
+    (student), of any shape (mixture), or normal with one spread for all rows (learned)."""
     steps: int | None = None
-    """Meta-steps of training; those of the preset if not given."""
+    """For a single method: meta-steps of training; those of the preset if not given."""
     seed: int = 0
     """Seed of weights and tasks."""
     baselines: bool = True
-    """Score ridge regression, gradient boosting and others on the same groups."""
+    """For a single method: score ridge regression, gradient boosting and others on the same groups."""
     force: bool = False
     """Replace a run that is already there."""
     json: bool = False
@@ -87,12 +96,19 @@ def main(arguments: list[str]) -> None:
         flags = parse(Resume, arguments, "stmaml fit")
         check_folder(flags.resume)
         run = Run(flags.resume)
+        if is_pool(run):
+            _tell(resume_pool(run, console), run, flags.json)
+            return
         found = saved_result(run) if is_finished(run) else None
         if found is None:
             experiment = load_table(run)
             found = _fit(run, experiment, open_benchmark(experiment.benchmark_settings, console), flags, console)
     else:
-        flags = parse(Fit, arguments, "stmaml fit", config=(tyro.conf.OmitArgPrefixes,))
+        flags = parse(Fit, with_outer_groups(arguments), "stmaml fit", config=(tyro.conf.OmitArgPrefixes,))
+        if flags.method == POOL:
+            run, result = begin_pool(flags, console)
+            _tell(result, run, flags.json)
+            return
         run, experiment, benchmark = _begin(flags, console)
         found = _fit(run, experiment, benchmark, flags, console)
     if flags.json:
@@ -102,16 +118,36 @@ def main(arguments: list[str]) -> None:
         print(f"\nNext: stmaml predict {run.folder} --support LABELLED --query ASK")
 
 
+def _tell(result: dict[str, Any], run: Run, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(without_nan(result), indent=2, allow_nan=False))
+    else:
+        show_pool(result)
+        print(f"\nNext: stmaml predict {run.folder} --support LABELLED --query ASK")
+
+
+def with_outer_groups(arguments: list[str]) -> list[str]:
+    """`--task district school` as it is stored: groups by the last column, within the others."""
+    if "--task" not in arguments:
+        return arguments
+    first = arguments.index("--task") + 1
+    last = next((i for i in range(first, len(arguments)) if arguments[i].startswith("-")), len(arguments))
+    if last - first < 2:
+        return arguments
+    *outer, inner = arguments[first:last]
+    return [*arguments[: first - 1], "--task", inner, "--within", *outer, *arguments[last:]]
+
+
 def _begin(flags: Fit, console: Console) -> tuple[Run, Experiment, Benchmark]:
     if flags.method not in METHODS:
-        fail(f"there is no method '{flags.method}'. {nearest(flags.method, list(METHODS))}")
-    if not flags.files:
-        fail("fit needs a table: a CSV or Parquet file, a folder or an archive of them.")
-    table = Config(flags.config, tuple(str(path.resolve()) for path in flags.files), flags.delimiter)
+        fail(f"there is no method '{flags.method}'. {nearest(flags.method, [POOL, *METHODS])}")
+    if flags.members or flags.minutes is not None:
+        raise SettingError("--members and --minutes are for a pool; leave out --method, or leave out those two.")
+    table = table_of(flags)
     experiment = table_recipe(
         table, flags.method, steps=flags.steps, preset=flags.preset, linear=flags.linear, noise_model=flags.noise_model
     )
-    folder = flags.run or Path("runs") / f"{flags.files[0].name.split('.')[0]}-{flags.config.target}"
+    folder = flags.run or usual_folder(flags.files, flags.config)
     if not flags.force:
         Run(folder).check_free("fit")
     with showing(console, "reading"):
@@ -150,16 +186,4 @@ def _hand_back_memory() -> None:
 
 def _show_schema(benchmark: Benchmark, console: Console) -> None:
     settings: Any = benchmark.settings
-    schema = Schema.from_json(settings.schema)
-    table = Table("column", "kind", "missing", "what it holds", box=SIMPLE, padding=(0, 1))
-    for column in schema.columns:
-        table.add_row(column.name, column.kind, "some" if column.has_missing else "", column.describe())
-    target = schema.target
-    table.add_section()
-    table.add_row(target.name, "target: " + ("class" if target.is_class else "number"), "", target.describe())
-    table.caption = "numbers: range without the lowest and the highest 0.1 % of the training rows"
-    console.print(table)
-    groups, *notes = benchmark.notes
-    console.print(groups)
-    for note in notes:
-        console.print(f"note: {note}")
+    show_columns(Schema.from_json(settings.schema), benchmark.notes, console)

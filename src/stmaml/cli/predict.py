@@ -6,23 +6,24 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
-import polars.selectors as cs
 import tyro
 
 from stmaml.cli.folders import check_adapted, check_folder
 from stmaml.cli.parsing import parse
 from stmaml.cli.progress import showing
 from stmaml.cli.showing import plain_console
-from stmaml.errors import SettingError, SourceError, at_least
-from stmaml.runs import write_bytes, writing
+from stmaml.errors import SettingError, at_least
+from stmaml.pool.store import PoolRun, is_pool
+from stmaml.runs import Run, write_bytes
 from stmaml.tables.adapted import DEFAULT_LEVELS, Answer, load_adapted
-from stmaml.tables.model import FewShotModel, load_model
-from stmaml.tables.reading import PARQUET_ENDINGS, Reading, read_table
+from stmaml.tables.model import load_model
+from stmaml.tables.parts import Reading
+from stmaml.tables.reading import read_table
 from stmaml.tables.schema import Schema
-
-DIGITS = 7  # of single precision, in which all is computed
+from stmaml.tables.writing import as_csv, check_writable, form_of, writer_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Predict:
     support: Path | None = None
     """Table of labelled rows of the same groups; predicted without any if not given."""
     out: Path | None = None
-    """CSV or Parquet file for the predictions; printed as CSV if not given."""
+    """File for the predictions (.csv, .csv.gz, .tsv, .parquet, .feather, .jsonl, .xlsx); else printed as CSV."""
     samples: int = 20
     """Predictors sampled for each group."""
     quantiles: tuple[float, ...] = DEFAULT_LEVELS
@@ -51,6 +52,8 @@ class Predict:
     """Folder for one file a group, which predicts later without its labelled rows."""
     delimiter: str | None = None
     """What separates the columns of CSV files; found out if not given."""
+    sheet: str | None = None
+    """Sheet of Excel files; the first if not given."""
     seed: int = 0
     """Seed of the sampled predictors."""
     json: bool = False
@@ -74,16 +77,22 @@ def _answer_of_file(flags: Predict) -> Answer:
     check_adapted(flags.run)
     adapted = load_adapted(flags.run)
     query = read_table([flags.query], _reading(flags, adapted.schema))
-    check_writable(query, flags.out, json=flags.json)
+    check_writable(query, _form(flags))
     return adapted.predict(query, levels=_levels(flags), coverage=flags.coverage)
 
 
 def _answer_of_run(flags: Predict) -> Answer:
     check_folder(flags.run)
-    model = load_model(flags.run)
+    run = Run(flags.run)
+    model = PoolRun(run).load() if is_pool(run) else load_model(flags.run)
+    if flags.save_adapted is not None and is_pool(run):
+        raise SettingError(
+            f"{flags.run} is a pool, which keeps no files of single groups. Add labelled rows to what it knows with "
+            f"'stmaml update {flags.run} ROWS', then predict without --support."
+        )
     reading = _reading(flags, model.schema)
     query = read_table([flags.query], reading)
-    check_writable(query, flags.out, json=flags.json)
+    check_writable(query, _form(flags))
     support = None if flags.support is None else read_table([flags.support], replace(reading, may_be_empty=True))
     answer = model.predict(
         query,
@@ -103,7 +112,7 @@ def _answer_of_run(flags: Predict) -> Answer:
 
 def _reading(flags: Predict, schema: Schema) -> Reading:
     """How to read tables of which some columns are known: one of them alone makes a table."""
-    return Reading(flags.delimiter, known=schema.names)
+    return Reading(flags.delimiter, known=schema.names, sheet=flags.sheet)
 
 
 def _levels(flags: Predict) -> tuple[float, ...]:
@@ -119,6 +128,8 @@ def _check(flags: Predict) -> None:
         raise SettingError(f"--quantiles must lie between 0 and 1; got {', '.join(map(str, flags.quantiles))}.")
     if not 0 < flags.coverage < 1:
         raise SettingError(f"--coverage must lie between 0 and 1; got {flags.coverage:g}.")
+    if flags.out is not None:
+        writer_of(flags.out)
     if flags.save_adapted is not None and flags.support is None:
         raise SettingError("--save-adapted needs labelled rows to adapt to; name them with --support.")
 
@@ -132,7 +143,7 @@ def _refuse_support(flags: Predict) -> None:
         )
 
 
-def _save_adapted(folder: Path, model: FewShotModel, support: pl.DataFrame, flags: Predict) -> int:
+def _save_adapted(folder: Path, model: Any, support: pl.DataFrame, flags: Predict) -> int:
     """Writes a file for each group and says how many."""
     saved = 0
     for adapted in model.adapt(support, num_samples=flags.samples, seed=flags.seed):
@@ -147,24 +158,9 @@ def file_name(group: str) -> str:
     return plain if plain == group and plain else f"{plain}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
 
 
-def check_writable(query: pl.DataFrame, out: Path | None, *, json: bool) -> None:
-    """Raises SourceError for columns that would be lost where the query's rows are to be written."""
-    if out is not None and out.name.lower().endswith(PARQUET_ENDINGS):
-        return
-    form = "JSON" if out is None and json else "CSV"
-    for name, dtype in query.schema.items():
-        if "Binary" in str(dtype) or dtype == pl.Object or (form == "CSV" and dtype.is_nested()):
-            raise SourceError(
-                f"column '{name}' of the query holds {dtype} values, which {form} cannot. Write Parquet with --out "
-                "FILE.parquet, or remove the column."
-            )
-
-
-def as_csv(frame: pl.DataFrame) -> str:
-    """The answer as text: what was computed with as many digits as it has, the query's own columns as they are."""
-    computed = frame.columns[frame.columns.index("prediction") :]
-    numbers = cs.by_name(computed) & cs.float()
-    return frame.with_columns(numbers.as_expr().round_sig_figs(DIGITS), cs.duration().dt.to_string("iso")).write_csv()
+def _form(flags: Predict) -> str:
+    """What the predictions are written as."""
+    return form_of(flags.out) if flags.out is not None else "JSON" if flags.json else "CSV"
 
 
 def _write(flags: Predict, answer: Answer) -> None:
@@ -173,11 +169,6 @@ def _write(flags: Predict, answer: Answer) -> None:
         text = frame.write_ndjson() if flags.json else as_csv(frame)
         sys.stdout.write(text)
         return
-    if flags.out.name.lower().endswith(PARQUET_ENDINGS):
-        with writing(flags.out):
-            flags.out.parent.mkdir(parents=True, exist_ok=True)
-            frame.write_parquet(flags.out)
-    else:
-        write_bytes(flags.out, as_csv(frame).encode())
+    write_bytes(flags.out, writer_of(flags.out)(frame))
     summary = {"rows": frame.height, "out": str(flags.out), "notes": answer.notes}
     print(json.dumps(summary) if flags.json else f"wrote {frame.height} predictions to {flags.out}")

@@ -141,20 +141,24 @@ class Draw:
     """Labelled rows are the first of a group and asked ones come later; else both are drawn at random."""
     seed: int = 0
 
-    def tasks(self, rows: GroupedRows, shots: int, repeats: int, *, min_query: int = 1) -> Tasks:
-        """For each group with enough rows, `repeats` tasks with so many labelled rows; all its other rows are asked.
-
-        With an order there is one such task a group, and asked are all later rows."""
+    def tasks(self, rows: GroupedRows, shots: int, repeats: int) -> Tasks:
+        """For each group with a row to spare, `repeats` tasks with so many labelled rows, group after group and then
+        all again; up to `max_query` of its other rows are asked. With an order, one task a group tells all."""
         # The same seed for every number of rows: a task with more of them has those of the task with fewer.
         random = np.random.default_rng(self.seed)
         support, query = [], []
-        for place in range(1 if self.ordered or shots == 0 else repeats):
+        for _ in range(1 if self.ordered else repeats):
             for mine in rows.by_group():
                 mixed = mine if self.ordered else random.permutation(mine)
-                if len(mine) >= shots + min_query and (place == 0 or not self.ordered):
+                if len(mine) > shots:
                     support.append(np.sort(mixed[:shots]))
-                    query.append(np.sort(mixed[shots:]))
+                    query.append(np.sort(evenly(mixed[shots:], self.max_query)))
         return Tasks(rows, tuple(support), tuple(query))
+
+
+def evenly(rows: Int[np.ndarray, " n"], most: int) -> Int[np.ndarray, " m"]:
+    """At most so many of the rows, evenly spaced."""
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
 @runtime_checkable

@@ -92,7 +92,7 @@ class Training:
     def _table(self) -> Examples:
         """All rows; those without a target, which are in no task, have weight 0. Tables of like size are padded to one,
         so that they share compiled programs."""
-        rows, size = self.rows, 1 << max(10, (len(self.rows.y) - 1).bit_length())
+        rows, size = self.rows, 1 << max(13, (len(self.rows.y) - 1).bit_length())
         known = np.isfinite(rows.y)
         x = np.zeros((size, self.plan.num_inputs), dtype=np.float32)
         y, weight = np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.float32)

@@ -20,12 +20,12 @@ from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, pairs, p
 from stmaml.methods.wrapper import as_seen
 from stmaml.prediction import AbstractPrediction, Prediction
 from stmaml.tables.calibration import Calibration, Recalibration, class_sets
+from stmaml.tables.matching import MOST_LABELLED
 from stmaml.tables.novelty import suggest_rows
-from stmaml.tables.reading import Groups
 from stmaml.tables.schema import Schema
 from stmaml.tasks import Examples, TaskSpec, weighted_mean
 
-SUPPORT_SIZES = (1, 4, 16, 64, 256)
+SUPPORT_SIZES = (1, 4, 16, 64, MOST_LABELLED)
 QUERY_SIZES = (8, 64, 256)
 MAX_SUGGESTED_FROM = 2000
 
@@ -120,22 +120,6 @@ def draw_targets(
     prediction = predict_with(predictors, x)
     center = jnp.broadcast_to(prediction.mean, prediction.components.mean().shape)
     return prediction.components.tempered(temperature, center).sample(key=key).reshape(-1, x.shape[0])
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """The labelled rows of some groups as arrays."""
-
-    x: Float[np.ndarray, "n dx"]
-    y: Shaped[np.ndarray, " n"]
-    groups: Groups
-
-    def rows(self, name: str) -> Int[np.ndarray, " k"]:
-        """The rows of a group, evenly thinned out if there are too many; none for a group without any."""
-        if name not in self.groups.index:
-            return np.zeros(0, dtype=np.int64)
-        rows, most = self.groups.rows(self.groups.index[name]), SUPPORT_SIZES[-1]
-        return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """A user's table as a benchmark: a group is a task, some of its rows are labelled, others are asked for."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,10 +15,13 @@ from stmaml.benchmarks.sources import MAX_GROUPS
 from stmaml.errors import RunError, SettingError, SourceError
 from stmaml.tables.aftercare import Calibrating
 from stmaml.tables.calibration import caution
-from stmaml.tables.columns import Numeric, as_labels, as_numbers
+from stmaml.tables.cells import as_labels
 from stmaml.tables.groups import GroupTasks, Sizes, Split, split_groups
-from stmaml.tables.reading import Groups, Reading, check_has, group_rows, read_table, row_list
-from stmaml.tables.schema import Schema, WantedTarget, check_roles, infer_schema, table_keys
+from stmaml.tables.leaks import leak_notes
+from stmaml.tables.parts import Reading, check_has
+from stmaml.tables.reading import Groups, group_rows, read_table, row_list
+from stmaml.tables.schema import Schema, check_roles, infer_schema, table_keys
+from stmaml.tables.target import WantedTarget, check_target
 from stmaml.tasks import Scaling, TaskSpec
 
 SHOT_COUNTS = (0, 1, 2, 5, 10, 20, 50, 100)
@@ -40,16 +41,45 @@ class TableConfig:
     """Columns to predict it from; all others if none is named."""
     drop: tuple[str, ...] = ()
     """Columns to leave out."""
+    categorical: tuple[str, ...] = ()
+    """Columns of names, whatever they look like: numbers that stand for kinds."""
+    ordinal: tuple[str, ...] = ()
+    """Columns of levels that have an order: that of the numbers in them, or else the one in which they first appear."""
     kind: WantedTarget = "auto"
     """What the target is: numbers, or classes; found out if not given."""
     missing: tuple[str, ...] = ()
     """Values that stand for a missing one, such as 9999.9, beside empty cells and NA."""
+    order: str | None = None
+    """Column that orders the rows of a group: labelled rows are then the first ones, and later ones are asked for."""
+    within: tuple[str, ...] = ()
+    """Columns of larger groups that the groups lie within, such as a district of schools."""
+    also: tuple[str, ...] = ()
+    """Columns of other groupings that cut across the groups, such as the items of a questionnaire."""
+    keep_codes: bool = False
+    """Take values of the target that are far from all others as real."""
     sizes: Sizes = field(default_factory=Sizes)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns to be read, if not all."""
-        return (self.task, self.target, *self.features) if self.features else ()
+        roles = (self.task, self.target, *((self.order,) if self.order else ()), *self.within, *self.also)
+        return tuple(dict.fromkeys((*roles, *self.features))) if self.features else ()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """All columns that are named."""
+        named = (self.task, self.target, *self.features, *self.drop, *self.categorical, *self.ordinal)
+        return (*named, *self.within, *self.also, *((self.order,) if self.order else ()))
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """The columns that hold names, whatever they look like."""
+        grouped = [name for name in (*self.within, *self.also) if name not in (*self.drop, *self.ordinal)]
+        return tuple(dict.fromkeys((*self.categorical, *grouped)))
+
+    def check(self) -> None:
+        """Raises SettingError if one column is to serve two purposes."""
+        check_roles(self.task, self.target, self.features, self.drop, self.categorical, self.ordinal)
 
 
 @dataclass(frozen=True)
@@ -59,6 +89,7 @@ class Config(BenchmarkConfig):
     table: TableConfig
     files: tuple[str, ...] = ()
     delimiter: str | None = None
+    sheet: str | None = None
     data: str | None = None
     """A table of the same columns to test on, instead of the files."""
     shots: int | None = None
@@ -73,23 +104,29 @@ class Config(BenchmarkConfig):
         if self.shots is not None and not 0 <= self.shots <= most:
             raise SettingError(f"--shots must be from 0 to {most}, the most it was fitted for; got {self.shots}.")
 
+    @property
+    def reading(self) -> Reading:
+        """How its files are read."""
+        return Reading(self.delimiter, self.table.columns, sheet=self.sheet)
+
     def open(self, shelf: Shelf | None = None) -> Benchmark:
         """The groups of the table, split and encoded."""
-        check_roles(self.table.task, self.table.target, self.table.features, self.table.drop)
+        self.table.check()
         paths = [Path(self.data)] if self.data else [Path(file) for file in self.files]
-        return open_frame(read_table(paths, Reading(self.delimiter, self.table.columns)), self, shelf)
+        return open_frame(read_table(paths, self.reading), self, shelf)
 
 
 def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) -> Benchmark:
     """The groups of a table, split and encoded; scales come from training groups alone, or from a given schema."""
     notes: list[str] = []
     table = config.table
-    check_has(frame.columns, [table.task, table.target, *table.features, *table.drop], "the table")
-    frame, keys = _labelled_rows(frame, table, notes)
+    check_has(frame.columns, table.named, "the table")
+    whole = frame
+    frame, keys = with_targets(whole, table, notes)
     groups = group_rows(keys)
     split = split_groups(groups.names, groups.count, table.sizes)
     if config.schema is None:
-        schema = _infer(frame, keys.is_in(list(split.train)), table, notes)
+        schema = infer_columns(whole, frame, keys, keys.is_in(list(split.train)), table, notes)
     else:
         schema = Schema.from_json(config.schema)
     x, y = schema.encode(frame, "the table", notes), schema.target.values(frame, schema.missing)
@@ -153,7 +190,11 @@ def target_scaling(schema: Schema) -> Scaling:
     return Scaling((0.0,) * width, (1.0,) * width, (schema.target.mean,), (schema.target.std,))
 
 
-def _infer(frame: pl.DataFrame, train: pl.Series, table: TableConfig, notes: list[str]) -> Schema:
+def infer_columns(
+    whole: pl.DataFrame, frame: pl.DataFrame, keys: pl.Series, train: pl.Series, table: TableConfig, notes: list[str]
+) -> Schema:
+    """What each column of a frame holds, by the rows to train on, and what is odd about it; `whole` has the rows
+    without a target too."""
     schema = infer_schema(
         frame,
         table.task,
@@ -161,14 +202,18 @@ def _infer(frame: pl.DataFrame, train: pl.Series, table: TableConfig, notes: lis
         train=train.to_numpy(),
         features=table.features,
         drop=table.drop,
+        categorical=table.categories,
+        ordinal=table.ordinal,
         kind=table.kind,
         missing=table.missing,
         notes=notes,
     )
-    notes.extend(_row_numbers(frame, schema))
     if not schema.used:
         dropped = "; ".join(f"'{column.name}' is dropped ({column.describe()})" for column in schema.columns[:8])
         raise SourceError(f"no column is left to predict from: {dropped or 'no other is used'}. Bring some that vary.")
+    if not schema.target.is_class:
+        notes.extend(check_target(whole[table.target], table.missing, keep_codes=table.keep_codes))
+    notes.extend(leak_notes(frame, keys, schema))
     return schema
 
 
@@ -204,7 +249,7 @@ def _source(
     )
 
 
-def _labelled_rows(frame: pl.DataFrame, table: TableConfig, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
+def with_targets(frame: pl.DataFrame, table: TableConfig, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
     """The rows that have a group and a target, and their groups."""
     keys = table_keys(frame, table.task, table.missing)
     known = keys.is_not_null() & as_labels(frame[table.target], table.missing).is_not_null()
@@ -217,17 +262,6 @@ def _labelled_rows(frame: pl.DataFrame, table: TableConfig, notes: list[str]) ->
         )
         frame, keys = frame.filter(known), keys.filter(known)
     return frame, keys
-
-
-def _row_numbers(frame: pl.DataFrame, schema: Schema) -> Iterator[str]:
-    """What to say about columns that number the rows: in a table sorted by group they tell groups apart."""
-    for column in schema.used:
-        if not isinstance(column, Numeric):
-            continue
-        values = as_numbers(frame[column.name], schema.missing).to_numpy()
-        steps = np.diff(values)  # not a number where a cell is missing
-        if (steps >= 1).all() and (values == values.round()).all() and steps.mean() < 2:  # some rows may be left out
-            yield f"column '{column.name}' seems to number the rows; leave it out with --drop {quote(column.name)}"
 
 
 def _said_of_groups(num_rows: int, table: TableConfig, split: Split) -> str:

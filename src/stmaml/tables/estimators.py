@@ -26,8 +26,8 @@ from stmaml.tables.benchmark import Config, TableConfig
 from stmaml.tables.calibration import class_sets
 from stmaml.tables.groups import Sizes
 from stmaml.tables.model import FewShotModel, fit_frame
-from stmaml.tables.schema import WantedTarget
 from stmaml.tables.settings import table_recipe
+from stmaml.tables.target import WantedTarget
 
 GROUP, TARGET = "(group)", "(target)"
 PARAMETERS = {"task": "groups", "target": "y", "features": "X"}
@@ -69,7 +69,7 @@ class _FewShotEstimator(BaseEstimator, abc.ABC):
         _check_no_gaps("y", y)
         with _in_own_words():
             seed, sizes = _seed(self.random_state), Sizes(shots=self.shots, min_query=self.min_query)
-            table = Config(TableConfig(GROUP, TARGET, kind=self._kind, sizes=sizes))
+            table = Config(TableConfig(GROUP, TARGET, kind=self._kind, keep_codes=True, sizes=sizes))
             recipe = table_recipe(table, self.method, steps=self.steps)
             labelled = frame.with_columns(_group_names(groups), self._learn_labels(y))
             self.meta_model_ = fit_frame(labelled, recipe, seed=seed)

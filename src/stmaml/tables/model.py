@@ -13,7 +13,7 @@ import polars as pl
 from jaxtyping import Float, Shaped
 
 from stmaml.benchmarks.base import TABLE
-from stmaml.errors import RunError, SourceError
+from stmaml.errors import RunError
 from stmaml.experiments import load_experiment, load_learner, train_once
 from stmaml.limits import ROWS_AT_ONCE
 from stmaml.methods.base import AbstractMetaLearner
@@ -27,7 +27,6 @@ from stmaml.tables.answers import (
     SUPPORT_SIZES,
     Collected,
     Item,
-    Labelled,
     adapt_groups,
     answer_groups,
     beside,
@@ -38,10 +37,10 @@ from stmaml.tables.answers import (
 )
 from stmaml.tables.benchmark import open_frame, schema_of, target_scaling, task_spec
 from stmaml.tables.calibration import Calibration, caution
-from stmaml.tables.columns import check_range
+from stmaml.tables.matching import Labelled, group_keys_of, labelled_rows, match, no_labels, one_group
 from stmaml.tables.novelty import Reference
-from stmaml.tables.reading import Groups, group_rows, row_list
-from stmaml.tables.schema import Schema, table_keys
+from stmaml.tables.reading import Groups, group_rows
+from stmaml.tables.schema import Schema
 from stmaml.tables.settings import for_target
 from stmaml.tasks import Examples, TaskSpec
 
@@ -83,7 +82,7 @@ class FewShotModel:
             suggest: in each group, rank so many rows whose labels would tell most.
         """
         notes: list[str] = []
-        labelled, keys = self._match(query, support, notes)
+        labelled, keys = match(self.schema, query, support, notes)
         query, keys = query.filter(keys.is_not_null()), keys.drop_nulls()
         x = self.schema.encode(query, "the query table", notes)
         groups = group_rows(keys)
@@ -104,7 +103,7 @@ class FewShotModel:
 
     def adapt(self, support: pl.DataFrame, *, num_samples: int = 20, seed: int = 0) -> Iterator[AdaptedModel]:
         """The predictors of each group in `support`, to be kept and used without its labelled rows."""
-        labelled = self._labelled(support, self._keys(support, "support", []), [])
+        labelled = labelled_rows(self.schema, support, group_keys_of(self.schema, support, "support", []), [])
         names = labelled.groups.names
         for number, name in enumerate(names, start=1):
             rows = labelled.rows(name)
@@ -128,7 +127,9 @@ class FewShotModel:
         self, query: pl.DataFrame, support: pl.DataFrame | None, num_draws: int, *, seed: int = 0
     ) -> Shaped[np.ndarray, "d n"]:
         """Targets (or class numbers) drawn for the rows of one group: each draw a whole function plus noise."""
-        labelled = self._no_labels() if support is None else self._labelled(support, _one_group(support), [])
+        labelled = (
+            no_labels(self.schema) if support is None else labelled_rows(self.schema, support, one_group(support), [])
+        )
         rows = labelled.rows("")
         examples = self._examples(labelled, [rows], fitting(len(rows), SUPPORT_SIZES))
         adapt_key, draw_key = jr.split(jr.key(seed))
@@ -143,62 +144,7 @@ class FewShotModel:
 
     def check_support(self, support: pl.DataFrame) -> None:
         """Raises SourceError for labelled rows that cannot be used."""
-        self._labelled(support, self._keys(support, "support", []), [])
-
-    def _keys(self, frame: pl.DataFrame, label: str, notes: list[str]) -> pl.Series:
-        """The group of each row, null where its cell is empty; a table without the column is all one group."""
-        task = self.schema.task
-        keys = table_keys(frame, task, self.schema.missing)
-        if frame.height and keys.null_count() == frame.height:
-            raise SourceError(
-                f"'{task}' is empty in all rows of the {label} table. Fill it in, or remove the column if all rows "
-                "belong to one group."
-            )
-        if keys.null_count():
-            said = row_list(keys.is_null())
-            notes.append(f"{keys.null_count()} rows of the {label} table have no '{task}' and are left out: {said}")
-        return keys
-
-    def _match(self, query: pl.DataFrame, support: pl.DataFrame | None, notes: list[str]) -> tuple[Labelled, pl.Series]:
-        """The labelled rows, and the group of each query row."""
-        keys = self._keys(query, "query", notes)
-        if support is None or support.height == 0:
-            return self._no_labels(), keys
-        support_keys = self._keys(support, "support", notes)
-        task = self.schema.task
-        if task not in query.columns:
-            _check_single("query", "support", task, support_keys)
-            keys = pl.Series(task, [support_keys.drop_nulls()[0]] * query.height, dtype=pl.String)
-        elif task not in support.columns:
-            _check_single("support", "query", task, keys)
-            support_keys = pl.Series(task, [keys.drop_nulls()[0]] * support.height, dtype=pl.String)
-        return self._labelled(support, support_keys, notes), keys
-
-    def _no_labels(self) -> Labelled:
-        nothing = Groups((), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-        return Labelled(np.zeros((0, len(self.schema.outputs)), np.float32), np.zeros(0), nothing)
-
-    def _labelled(self, support: pl.DataFrame, keys: pl.Series, notes: list[str]) -> Labelled:
-        target = self.schema.target
-        if target.name not in support.columns:
-            raise SourceError(
-                f"the support table has no column '{target.name}' with the labels; it has: "
-                f"{', '.join(support.columns[:20])}. Add it, or leave the support table out."
-            )
-        x = self.schema.encode(support, "the support table", notes)
-        y = target.values(support, self.schema.missing)
-        known = y >= 0 if target.is_class else np.isfinite(y)
-        if not target.is_class:
-            check_range(target.name, pl.Series(y[known]), target.low, target.high)
-        if not known.all():
-            said = row_list(pl.Series(~known))
-            notes.append(
-                f"{int((~known).sum())} rows of the support table have no '{target.name}' and are left out: {said}"
-            )
-        groups = group_rows(keys.set(pl.Series(~known), None))
-        if groups.count.max(initial=0) > SUPPORT_SIZES[-1]:
-            notes.append(f"groups with more than {SUPPORT_SIZES[-1]} labelled rows are evenly thinned out to that many")
-        return Labelled(x, y, groups)
+        labelled_rows(self.schema, support, group_keys_of(self.schema, support, "support", []), [])
 
     def _batches(self, groups: Groups, labelled: Labelled, num_samples: int) -> Iterator[list[Item]]:
         """Groups whose sets are padded to the same sizes, a batch at a time."""
@@ -285,16 +231,3 @@ def load_table(run: Run) -> Experiment:
             f"{run.folder} is not a run of 'stmaml fit'. Its predictions need the benchmark it was made for."
         )
     return experiment
-
-
-def _one_group(frame: pl.DataFrame) -> pl.Series:
-    return pl.Series("group", [""] * frame.height, dtype=pl.String)
-
-
-def _check_single(lacking: str, other: str, task: str, keys: pl.Series) -> None:
-    count = keys.drop_nulls().n_unique()
-    if count > 1:
-        raise SourceError(
-            f"the {lacking} table has no column '{task}', and the {other} table has {count} groups. Add the column, so "
-            "that rows can be matched."
-        )

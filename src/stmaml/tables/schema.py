@@ -1,75 +1,29 @@
 """What the columns of a table hold: found out once, stored with the run, applied to every new row."""
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from shlex import quote
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from jaxtyping import Bool, Float, Float32, Shaped
+from jaxtyping import Float32
 
 from stmaml.border.typed import from_dict, need
-from stmaml.errors import SettingError, SourceError
+from stmaml.errors import SettingError, SourceError, closest
 from stmaml.runs import as_json
-from stmaml.tables import columns as cells
-from stmaml.tables.columns import KINDS, Boolean, Categorical, Column, Date, Dropped, Numeric
-from stmaml.tables.reading import check_has
+from stmaml.tables import cells
+from stmaml.tables.columns import KINDS, Boolean, Categorical, Column, Date, Dropped, Numeric, Ordinal, Used
+from stmaml.tables.oddities import code_notes, day_numbers, far_codes, fences, name_notes, odd_values
+from stmaml.tables.parts import check_has
 from stmaml.tables.stored import check_scale
+from stmaml.tables.target import NUMBER_SHARE, Chosen, Target, WantedTarget, infer_target
 
 MAX_LEVELS = 24
+MAX_RANKS = 1000
 MIN_LEVEL_ROWS = 5
-MAX_CLASSES = 50
-NUMBER_SHARE = 0.98  # of a column's cells: the odd word in a column of numbers is a missing value
-
-WantedTarget = Literal["auto", "regression", "classification"]
-Chosen = Bool[np.ndarray, " n"]
-
-
-@dataclass(frozen=True)
-class Target:
-    """The column to predict: numbers with their mean and spread, or classes by name."""
-
-    name: str
-    mean: float = 0.0
-    std: float = 1.0
-    low: float = 0.0
-    high: float = 0.0
-    classes: tuple[str, ...] = ()
-
-    @property
-    def is_class(self) -> bool:
-        """Whether classes are predicted."""
-        return bool(self.classes)
-
-    def values(self, frame: pl.DataFrame, missing: Sequence[str]) -> Shaped[np.ndarray, " n"]:
-        """Numbers as doubles, NaN where missing; or class numbers, -1 where missing."""
-        series = frame[self.name]
-        if not self.is_class:
-            numbers = cells.as_numbers(series, missing)
-            cells.check_finite(numbers)
-            if (bad := cells.as_text(series, missing).filter(numbers.is_null()).drop_nulls()).len():
-                raise SourceError(
-                    f"the target '{self.name}' must hold numbers; it holds '{bad[0]}'. {cells.advice(bad)}"
-                )
-            return numbers.to_numpy()
-        text, classes = cells.as_names(series, missing), cells.as_names(pl.Series(self.classes)).to_list()
-        if sorted(name.lower() for name in classes) == ["false", "true"]:  # one tool writes True, another true
-            text, classes = text.str.to_lowercase(), [name.lower() for name in classes]
-        known = text.is_in(classes)
-        text = text.set(cells.is_missing_word(text) & ~known, None)
-        if (new := text.filter(~known).drop_nulls()).len():
-            raise SourceError(
-                f"the target '{self.name}' has the class '{new[0]}', which training did not have; it had: "
-                f"{', '.join(self.classes[:20])}. Remove those rows, or fit again with them."
-            )
-        return text.replace_strict(classes, range(len(classes)), default=-1, return_dtype=pl.Int64).to_numpy()
-
-    def describe(self) -> str:
-        """What was learnt, in words."""
-        if self.is_class:
-            return f"classes: {', '.join(self.classes[:8])}" + (" ..." if len(self.classes) > 8 else "")
-        return f"{self.low:.4g} to {self.high:.4g}, mean {self.mean:.4g}, spread {self.std:.4g}"
+MIN_INPUTS = 5  # fewer than these, and each is too much of what is known to be left out
+Wanted = Literal["auto", "categorical", "ordinal"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +41,7 @@ class Schema:
         return (self.task, self.target.name, *(column.name for column in self.used))
 
     @property
-    def used(self) -> tuple[Numeric | Boolean | Categorical | Date, ...]:
+    def used(self) -> tuple[Used, ...]:
         """The columns that are inputs."""
         return tuple(column for column in self.columns if not isinstance(column, Dropped))
 
@@ -102,17 +56,33 @@ class Schema:
         """The inputs of each row. What had to be assumed is added to `notes`."""
         notes = [] if notes is None else notes
         absent = [column.name for column in self.used if column.name not in frame.columns]
-        if 2 * len(absent) > len(self.used):
-            raise SourceError(
-                f"{label} is of another kind than the training table: it lacks {_quoted(absent)}; it has: "
-                f"{', '.join(frame.columns[:20])}. Give a table with the columns that training used."
-            )
+        self._check_enough(frame, absent, label)
         if absent:
             notes.append(f"{label} lacks {_quoted(absent)}; taken as missing in all rows")
         full = frame.with_columns(pl.Series(name, [None] * frame.height, dtype=pl.String) for name in absent)
         said = {column.name: [] if column.name in absent else notes for column in self.used}
         parts = [column.encode(full[column.name], self.missing, said[column.name]) for column in self.used]
         return np.concatenate(parts, axis=1).astype(np.float32)
+
+    def _check_enough(self, frame: pl.DataFrame, absent: Sequence[str], label: str) -> None:
+        """Raises SourceError for a table that lacks inputs, but for a few of many."""
+        total = len(self.used)
+        if not absent or (total >= MIN_INPUTS and 5 * len(absent) < total):
+            return
+        unknown = [name for name in frame.columns if name not in self.names]
+        pairs = [(name, close[0]) for name in absent if (close := closest(name, unknown))]
+        if pairs:
+            meant = ", ".join(f"'{new}' for '{name}'" for name, new in pairs[:3])
+            raise SourceError(f"{label} lacks {_quoted(absent)}; did it mean {meant}? Rename it as in training.")
+        if 2 * len(absent) > total:
+            raise SourceError(
+                f"{label} is of another kind than the training table: it lacks {_quoted(absent)}; it has: "
+                f"{', '.join(frame.columns[:20])}. Give a table with the columns that training used."
+            )
+        raise SourceError(
+            f"{label} lacks {_quoted(absent)}, {len(absent)} of {total} inputs. Add what is lacking, as an empty "
+            "column if it is unknown."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The schema as plain lists and dictionaries."""
@@ -133,7 +103,9 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:8]) + (" and others" if len(names) > 8 else "")
 
 
-def infer_column(series: pl.Series, keys: pl.Series, train: Chosen, missing: Sequence[str] = ()) -> Column:
+def infer_column(
+    series: pl.Series, keys: pl.Series, train: Chosen, missing: Sequence[str] = (), wanted: Wanted = "auto"
+) -> Column:
     """What a column holds, judged by all rows; its mean, spread and frequent values by training rows alone."""
     if (odd := cells.unusable_type(series)) is not None:
         return Dropped(series.name, f"of type {odd}, which cannot be used")
@@ -144,6 +116,10 @@ def infer_column(series: pl.Series, keys: pl.Series, train: Chosen, missing: Seq
     if present.n_unique() == 1 and present.len() == text.len():
         return Dropped(series.name, "constant")
     chosen = pl.Series(train)
+    if wanted != "auto":
+        numbers = cells.are_numbers(text)
+        make = {"categorical": _categorical, "ordinal": _ordinal}[wanted]
+        return make(cells.as_levels(series, missing, numbers=numbers), keys, chosen, numbers)
     flags = cells.as_flags(series, missing)
     if flags.null_count() == text.null_count():
         known = flags.filter(chosen).drop_nulls().to_numpy()
@@ -157,7 +133,7 @@ def infer_column(series: pl.Series, keys: pl.Series, train: Chosen, missing: Seq
     if (found := _date_format(series, text)) is not None:
         dated = cells.as_dates(series.set(text.is_null(), None), found or None)
         return _date(series.name, found or None, dated.filter(chosen))
-    return _categorical(series.name, text, keys, chosen)
+    return _categorical(text, keys, chosen)
 
 
 def _has_gaps(values: pl.Series) -> bool:
@@ -169,29 +145,9 @@ def _numeric(name: str, numbers: pl.Series) -> Column:
     if known.size == 0 or known.min() == known.max():
         return Dropped(name, "constant in the training groups")
     low, fill, high = np.quantile(known, [0.001, 0.5, 0.999])
-    inside = np.clip(known, *_fences(known))  # a forgotten missing-value code must not set the scale
+    inside = np.clip(known, *fences(known))  # a forgotten missing-value code must not set the scale
     mean, std = float(inside.mean()), float(inside.std()) or 1.0
     return Numeric(name, float(fill), mean, std, float(low), float(high), _has_gaps(numbers))
-
-
-def _fences(known: Float[np.ndarray, " n"]) -> tuple[float, float]:
-    """Where the bulk of the values ends: five times the middle 90 % beyond its ends."""
-    low, high = np.quantile(known, [0.05, 0.95])
-    width = high - low
-    return (float(low - 5 * width), float(high + 5 * width)) if width > 0 else (float(known.min()), float(known.max()))
-
-
-def odd_values(name: str, numbers: pl.Series) -> str | None:
-    """A sentence about values so far from the others that they may be codes for missing ones or another unit."""
-    known = numbers.drop_nulls().to_numpy()
-    low, high = _fences(known) if known.size else (0.0, 0.0)
-    odd = known[(known < low) | (known > high)]
-    if odd.size == 0:
-        return None
-    return (
-        f"'{name}' has {odd.size} values such as {odd[0]:.6g}, far from the usual {np.quantile(known, 0.05):.6g} to "
-        f"{np.quantile(known, 0.95):.6g}; if they stand for missing, name them with --missing"
-    )
 
 
 def _date_format(series: pl.Series, text: pl.Series) -> str | None:
@@ -218,7 +174,8 @@ def _date(name: str, date_format: str | None, days: pl.Series) -> Column:
     return Date(name, date_format, mean, std, low, high, tuple(parts), _has_gaps(days))
 
 
-def _categorical(name: str, text: pl.Series, keys: pl.Series, chosen: pl.Series) -> Column:
+def _categorical(text: pl.Series, keys: pl.Series, chosen: pl.Series, numbers: bool = False) -> Column:
+    name = text.name
     pairs = pl.DataFrame({"key": keys, "value": text}).drop_nulls().unique()
     num_values = int(text.drop_nulls().n_unique())
     num_groups = int(keys.drop_nulls().n_unique())
@@ -231,56 +188,34 @@ def _categorical(name: str, text: pl.Series, keys: pl.Series, chosen: pl.Series)
     levels = tuple(sorted(counts[name].head(MAX_LEVELS).to_list()))
     if not levels:
         return Dropped(name, "text with hardly a value twice")
-    return Categorical(name, levels, int(known.drop_nulls().n_unique()), _has_gaps(known))
+    return Categorical(name, levels, int(known.drop_nulls().n_unique()), _has_gaps(known), numbers)
 
 
-def infer_target(series: pl.Series, train: Chosen, kind: WantedTarget = "auto", missing: Sequence[str] = ()) -> Target:
-    """What is to be predicted: numbers, or classes where they are words or just two."""
-    name = series.name
-    numbers, present = cells.as_numbers(series, missing), cells.as_labels(series, missing).drop_nulls()
-    if present.len() == 0:
-        raise SourceError(f"the target '{name}' is empty in every row. Choose another column.")
-    if present.n_unique() == 1:
-        raise SourceError(f"the target '{name}' is '{present[0]}' in every row. Choose one that varies.")
-    words = cells.as_text(series, missing).filter(numbers.is_null()).drop_nulls()
-    if kind != "classification" and words.len():
-        _check_no_stray_words(name, words, present, kind)
-    if kind == "classification" or (kind == "auto" and (words.len() or present.n_unique() == 2)):
-        classes = tuple(sorted(present.unique().to_list(), key=_class_order))
-        if len(classes) > MAX_CLASSES:
-            raise SourceError(
-                f"the target '{name}' has {len(classes)} classes, such as '{classes[0]}'; up to {MAX_CLASSES} can be "
-                "told apart. Make it a number for regression, or join classes."
-            )
-        return Target(name, classes=classes)
-    cells.check_finite(numbers)
-    known = numbers.filter(pl.Series(train)).drop_nulls().to_numpy()
+def _ordinal(text: pl.Series, keys: pl.Series, chosen: pl.Series, numbers: bool) -> Column:
+    del keys
+    found = text.drop_nulls().unique(maintain_order=True).to_list()
+    if len(found) > MAX_RANKS:
+        raise SourceError(
+            f"column '{text.name}' has {len(found):,} different values, and --ordinal takes up to {MAX_RANKS:,}. Leave "
+            "it a number."
+        )
+    levels, order = _ordered(found)
+    blank = Ordinal(text.name, levels, order, 0.0, 0.0, 1.0, _has_gaps(text.filter(chosen)), numbers)
+    known = blank.ranks(text.filter(chosen)).drop_nulls().to_numpy()
     if known.size == 0 or known.min() == known.max():
-        raise SourceError(f"the target '{name}' is the same in all training groups. Name one that varies.")
-    low, high = np.quantile(known, [0.001, 0.999])
-    return Target(name, float(known.mean()), float(known.std()), float(low), float(high))
+        return Dropped(text.name, "constant in the training groups")
+    return replace(blank, fill=float(np.median(known)), mean=float(known.mean()), std=float(known.std()))
 
 
-def _check_no_stray_words(name: str, words: pl.Series, present: pl.Series, kind: WantedTarget) -> None:
-    """Raises SourceError where words stand among the numbers of a target that is, or has to be, numeric."""
-    if (comma := cells.decimal_comma(present)) is not None:
-        raise SourceError(
-            f"the target '{name}' has decimal commas, such as '{comma}'. Write them with points, or use --kind "
-            "classification if they are names."
-        )
-    num_numbers = present.len() - words.len()
-    many = present.n_unique() > MAX_CLASSES and 2 * num_numbers > present.len()
-    if kind == "regression" or many or num_numbers >= NUMBER_SHARE * present.len():
-        raise SourceError(
-            f"the target '{name}' must hold numbers for regression; it holds '{words[0]}' ({words.len()} of "
-            f"{present.len()} cells are no numbers). Correct it, name such cells with --missing {quote(words[0])}, or "
-            "use --kind classification."
-        )
-
-
-def _class_order(word: str) -> tuple[bool, float, str]:
-    number = cells.as_number(word)
-    return (number is None, number or 0.0, word)
+def _ordered(found: list[str]) -> tuple[tuple[str, ...], str]:
+    """Levels from the lowest to the highest, and what they were ordered by."""
+    values = [cells.as_number(word) for word in found]
+    if None in values:
+        numbers = [re.search(r"\d+(\.\d+)?", word) for word in found]
+        values = [None if number is None else float(number[0]) for number in numbers]
+    if None in values or len(set(values)) < len(found):
+        return tuple(found), "in the order in which they first appear"
+    return tuple(word for _, word in sorted(zip(values, found, strict=True))), "in the order of their numbers"
 
 
 def infer_schema(
@@ -291,58 +226,70 @@ def infer_schema(
     train: Chosen,
     features: Sequence[str] = (),
     drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    ordinal: Sequence[str] = (),
     kind: WantedTarget = "auto",
     missing: Sequence[str] = (),
     notes: list[str] | None = None,
 ) -> Schema:
     """The schema of a table; `train` says which rows scales may be learnt from."""
     notes = [] if notes is None else notes
-    check_has(frame.columns, [task, target, *features, *drop], "the table")
-    check_roles(task, target, features, drop)
+    check_has(frame.columns, [task, target, *features, *drop, *categorical, *ordinal], "the table")
+    check_roles(task, target, features, drop, categorical, ordinal)
     names = [name for name in (features or frame.columns) if name not in (task, target, *drop)]
     keys = table_keys(frame, task, missing)
-    columns = tuple(infer_column(frame[name], keys, train, missing) for name in names)
+    wanted: dict[str, Wanted] = {**dict.fromkeys(categorical, "categorical"), **dict.fromkeys(ordinal, "ordinal")}
+    columns = tuple(infer_column(frame[name], keys, train, missing, wanted.get(name, "auto")) for name in names)
     schema = Schema(task, infer_target(frame[target], train, kind, missing), columns, tuple(missing))
-    notes.extend(_name_notes("group", keys))
+    notes.extend(name_notes("group", keys, cells.is_missing_word(keys)))
     if schema.target.is_class:
-        notes.extend(_name_notes("class", cells.as_labels(frame[target], missing)))
-    numeric = [column.name for column in schema.used if isinstance(column, Numeric)]
-    scaled = numeric if schema.target.is_class else [*numeric, target]
-    said = [odd_values(name, cells.as_numbers(frame[name], missing)) for name in scaled]
-    said += [day_numbers(name, cells.as_text(frame[name], missing)) for name in numeric]
-    notes.extend(filter(None, said))
+        labels = cells.as_labels(frame[target], missing)
+        notes.extend(name_notes("class", labels, cells.is_missing_word(labels)))
+    notes.extend(_said_of_inputs(frame, schema))
     return schema
 
 
-def check_roles(task: str, target: str, features: Sequence[str], drop: Sequence[str]) -> None:
+def _said_of_inputs(frame: pl.DataFrame, schema: Schema) -> Iterator[str]:
+    """What is odd about columns of numbers, and which order was taken where one was asked for."""
+    numeric = [column.name for column in schema.used if isinstance(column, Numeric)]
+    for name in numeric:
+        numbers = cells.as_numbers(frame[name], schema.missing)
+        codes = far_codes(numbers)
+        yield from code_notes(name, codes)
+        rest = numbers.filter(~numbers.is_in([code.value for code in codes]))
+        said = odd_values(name, rest), day_numbers(name, cells.as_text(frame[name], schema.missing))
+        yield from filter(None, said)
+    for column in schema.used:
+        if isinstance(column, Ordinal):
+            yield f"column '{column.name}' is ordinal: {column.describe()}"
+
+
+def check_roles(
+    task: str,
+    target: str,
+    features: Sequence[str],
+    drop: Sequence[str],
+    categorical: Sequence[str] = (),
+    ordinal: Sequence[str] = (),
+) -> None:
     """Raises SettingError if one column is to serve two purposes."""
     if task == target:
         raise SettingError(f"--task and --target must name different columns; both name '{task}'.")
-    if twice := [name for name in features if list(features).count(name) > 1]:
-        raise SettingError(f"--features names '{twice[0]}' twice. Name it once.")
-    for flag, names in (("--task", [task]), ("--target", [target]), ("--drop", drop)):
-        if both := [name for name in features if name in names]:
-            raise SettingError(f"--features and {flag} must name different columns; both name '{both[0]}'.")
+    others = {"--task": [task], "--target": [target], "--drop": drop}
+    kinds = {"--categorical": [*categorical], "--ordinal": [*ordinal]}
+    for flag, names in {"--features": [*features], **kinds}.items():
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SettingError(f"{flag} names '{twice[0]}' twice. Name it once.")
+        for other, taken in others.items():
+            _refuse_both(flag, names, other, taken)
+        if flag != "--features" and features and (unused := [name for name in names if name not in features]):
+            raise SettingError(f"{flag} names '{unused[0]}', which is not among --features. Add it there.")
+    _refuse_both("--categorical", categorical, "--ordinal", ordinal)
 
 
-def _name_notes(what: str, names: pl.Series) -> Iterator[str]:
-    """What to say about groups and classes whose names stand for a missing value elsewhere."""
-    for name, count in names.filter(cells.is_missing_word(names)).value_counts(sort=True).iter_rows():
-        yield (
-            f"'{names.name}' has a {what} called '{name}' ({count} rows); if that stands for a missing one, add "
-            f"--missing {quote(name)}"
-        )
-
-
-def day_numbers(name: str, text: pl.Series) -> str | None:
-    """A sentence about numbers of eight digits that are all days, such as 20230129."""
-    present = text.drop_nulls()
-    eight = present.str.contains(r"^(19|20)\d{6}$").all()
-    if not eight or present.str.strptime(pl.Date, "%Y%m%d", strict=False).null_count():
-        return None
-    day, iso = present[0], f"{present[0][:4]}-{present[0][4:6]}-{present[0][6:]}"
-    taken = f"'{name}' is taken as a number, but all its values are days, such as {day}"
-    return f"{taken}; write {iso} to have it taken as a date"
+def _refuse_both(flag: str, names: Sequence[str], other: str, taken: Sequence[str]) -> None:
+    if both := [name for name in names if name in taken]:
+        raise SettingError(f"{flag} and {other} must name different columns; both name '{both[0]}'.")
 
 
 def table_keys(frame: pl.DataFrame, task: str, missing: Sequence[str] = ()) -> pl.Series:

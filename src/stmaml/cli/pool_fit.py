@@ -1,0 +1,112 @@
+"""The part of `stmaml fit` that makes a pool, or goes on with one."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from stmaml.cli import fail
+from stmaml.cli.progress import showing
+from stmaml.cli.stopping import StopRequest, stop_requests
+from stmaml.errors import SettingError
+from stmaml.pool.fitting import PoolStopped, fit_pool
+from stmaml.pool.opening import PoolTable, open_pool_table
+from stmaml.pool.store import POOL, PoolRun, PoolSettings
+from stmaml.provenance import provenance
+from stmaml.runs import Run, as_json
+from stmaml.tables.benchmark import Config, TableConfig
+from stmaml.tables.parts import Reading
+from stmaml.tables.reading import read_table
+from stmaml.tables.schema import Schema
+
+USUAL = {"steps": None, "preset": "default", "linear": True, "noise_model": "predicted", "baselines": True}
+"""Flags of a single method, which a pool has no use for."""
+
+
+def begin_pool(flags: Any, console: Console) -> tuple[Run, dict[str, Any]]:
+    """A new run folder with a pool in it, and what its scores say."""
+    _refuse_others(flags)
+    config = table_of(flags)
+    run = Run(flags.run or usual_folder(flags.files, flags.config))
+    if not flags.force:
+        run.check_free("fit")
+    settings = PoolSettings(flags.members, flags.config.sizes.shots, flags.minutes)
+    table = _open(config, settings, flags.seed, console)
+    run.create({**provenance(), **_described(table, settings, flags.seed)}, force=flags.force)
+    show_columns(table.schema, table.notes, console)
+    return run, _fit(PoolRun(run), table, settings, console)
+
+
+def resume_pool(run: Run, console: Console) -> dict[str, Any]:
+    """What the scores of a pool say, after fitting what was missing of it."""
+    store = PoolRun(run)
+    if store.is_finished():
+        return store.result()
+    seed = run.config()["seed"]
+    return _fit(store, _open(store.table(), store.settings(), seed, console), store.settings(), console)
+
+
+def table_of(flags: Any) -> Config:
+    """Where a table lies and what is asked of it."""
+    if not flags.files:
+        fail("fit needs a table: a CSV, Parquet or Excel file, a folder or an archive of them.")
+    return Config(flags.config, tuple(str(path.resolve()) for path in flags.files), flags.delimiter, flags.sheet)
+
+
+def usual_folder(files: tuple[Path, ...], config: TableConfig) -> Path:
+    """Where a run goes if nobody says."""
+    return Path("runs") / f"{files[0].name.split('.')[0]}-{config.target}"
+
+
+def _refuse_others(flags: Any) -> None:
+    for name, usual in USUAL.items():
+        if getattr(flags, name) != usual:
+            flag = name.replace("_", "-")
+            raise SettingError(f"--{flag} is for a single method; name it with --method, or leave --{flag} out.")
+
+
+def _open(config: Config, settings: PoolSettings, seed: int, console: Console) -> PoolTable:
+    config.table.check()
+    with showing(console, "reading"):
+        reading = Reading(config.delimiter, config.table.columns, sheet=config.sheet)
+        frame = read_table([Path(file) for file in config.files], reading)
+        return open_pool_table(frame, config, shots=settings.shots, seed=seed)
+
+
+def _described(table: PoolTable, settings: PoolSettings, seed: int) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "benchmark": {"name": "table", "settings": as_json(table.config)},
+        "method": {"name": POOL, "preset": "default", "settings": as_json(settings)},
+    }
+
+
+def _fit(store: PoolRun, table: PoolTable, settings: PoolSettings, console: Console) -> dict[str, Any]:
+    stop = StopRequest()
+    console.print(f"pool -> {store.folder}")
+    try:
+        with stop_requests(stop), showing(console, "fitting"):
+            return fit_pool(table, settings, store=store, should_stop=stop.requested).result
+    except PoolStopped:
+        console.print(f"stopped, members that were done are kept. Go on with: stmaml fit --resume {store.folder}")
+        sys.exit(128 + stop.signal)
+
+
+def show_columns(schema: Schema, notes: Iterable[str], console: Console) -> None:
+    """Prints what was made of each column, and what else there is to say of the table."""
+    table = Table("column", "kind", "missing", "what it holds", box=SIMPLE, padding=(0, 1))
+    for column in schema.columns:
+        table.add_row(column.name, column.kind, "some" if column.has_missing else "", column.describe())
+    target = schema.target
+    table.add_section()
+    table.add_row(target.name, "target: " + ("class" if target.is_class else "number"), "", target.describe())
+    table.caption = "numbers: range without the lowest and the highest 0.1 % of the training rows"
+    console.print(table)
+    groups, *others = notes
+    console.print(groups)
+    for note in others:
+        console.print(f"note: {note}")

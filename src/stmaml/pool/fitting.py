@@ -1,0 +1,97 @@
+"""Fitting a pool to a table: members cross-fitted over its groups, weighed, calibrated and scored."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stmaml.pool.base import Fitted, Forecast, Member
+from stmaml.pool.crossfit import HeldOut, cross_fit, folds_of, held_out_tasks
+from stmaml.pool.model import PoolModel
+from stmaml.pool.opening import PoolTable
+from stmaml.pool.pooling import learn_pooling
+from stmaml.pool.registry import members_named
+from stmaml.pool.result import result_of
+from stmaml.pool.scoring import score_held_out
+from stmaml.pool.store import PoolRun, PoolSettings
+from stmaml.pool.usual import learn_usual
+from stmaml.progress import remark, tell
+from stmaml.tables.schema import Schema
+
+
+class PoolStopped(Exception):
+    """Fitting was asked to stop; members that were done are kept."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A pool, and what its scores on held-out groups say."""
+
+    model: PoolModel
+    result: dict[str, Any]
+
+
+def fit_pool(
+    table: PoolTable,
+    settings: PoolSettings,
+    *,
+    store: PoolRun | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Fit:
+    """The pool of a table's members. With a store, members are kept as they are done, and those kept are not fitted
+    again."""
+    members = members_named(settings.members, table.rows, minutes=settings.minutes)
+    fold = folds_of(table.names)
+    tasks = held_out_tasks(table.rows, table.draw, table.counts)
+    forecasts: list[dict[str, Forecast]] = [{} for _ in table.counts]
+    fitted: dict[str, Fitted] = {}
+    for number, member in enumerate(members):
+        if should_stop():
+            raise PoolStopped
+        tell(f"fitting {member.name}", number, len(members))
+        said, fitted[member.name] = _member(member, table, fold, store)
+        for place, forecast in enumerate(said):
+            forecasts[place][member.name] = forecast
+    tell("fitting members", len(members), len(members))
+    found = zip(table.counts, tasks, forecasts, strict=True)
+    held = [HeldOut(shots, one, each, fold[one.group]) for shots, one, each in found if len(one)]
+    return _pooled(table, held, fitted, store)
+
+
+def _member(member: Member, table: PoolTable, fold: np.ndarray, store: PoolRun | None) -> tuple[list[Forecast], Fitted]:
+    kept = None if store is None else store.said(member.name, len(table.counts))
+    if store is not None and kept is not None:
+        return kept, store.member(member.name)
+    (held, whole) = cross_fit([member], table.rows, fold, table.draw, table.counts)
+    said, fitted = [one.forecasts[member.name] for one in held], whole[member.name]
+    if store is not None:
+        store.save_member(member.name, said, fitted)
+    return said, fitted
+
+
+def _pooled(table: PoolTable, held: list[HeldOut], fitted: dict[str, Fitted], store: PoolRun | None) -> Fit:
+    tell("weighing members", 0, 1)
+    pooling = learn_pooling(held)
+    usual = learn_usual(pooling, held[0])
+    scale = 1.0 if table.schema.target.is_class else table.schema.target.std
+    scored = score_held_out(held, scale, pooling.shrinkage)
+    result = result_of(table, pooling, held, scored)
+    members = {name: fitted[name] for name in pooling.used()}
+    config, schema = table.config, table.schema
+    known = kept_columns(table.frame, schema, table)
+    model = PoolModel(config, schema, table.factors, pooling, usual, members, known)
+    if store is not None:
+        store.save(model, result)
+    tell("weighing members", 1, 1)
+    for sentence in result["notes"]:
+        remark(sentence)
+    return Fit(model, result)
+
+
+def kept_columns(frame: pl.DataFrame, schema: Schema, table: PoolTable) -> pl.DataFrame:
+    """The rows with all columns that a later question may need."""
+    config = table.config.table
+    wanted = [*schema.names, *config.within, *config.also, *((config.order,) if config.order else ())]
+    return frame.select(name for name in dict.fromkeys(wanted) if name in frame.columns)

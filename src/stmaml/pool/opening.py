@@ -1,0 +1,104 @@
+"""A table opened for a pool: all its groups, whatever their size, and what was made of its columns."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int
+
+from stmaml.errors import SourceError
+from stmaml.pool.base import Draw, GroupedRows
+from stmaml.pool.crossfit import shot_counts, usual_shots
+from stmaml.pool.rows import Factors, factors_of, grouped_rows, in_order, nested, order_values
+from stmaml.tables.benchmark import Config, TableConfig, infer_columns, with_targets
+from stmaml.tables.calibration import caution
+from stmaml.tables.columns import Date
+from stmaml.tables.parts import check_has
+from stmaml.tables.reading import group_rows
+from stmaml.tables.schema import Schema
+
+MIN_GROUPS = 4  # with two rows or more: fewer tell nothing of how groups differ
+
+
+@dataclass(frozen=True)
+class PoolTable:
+    """The rows of a table by group, and how tasks are drawn from them."""
+
+    config: Config
+    """With the schema, once found out."""
+    schema: Schema
+    factors: Factors
+    names: tuple[str, ...]
+    rows: GroupedRows
+    frame: pl.DataFrame
+    """The rows themselves, in the same order."""
+    draw: Draw
+    notes: tuple[str, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Numbers of labelled rows to learn weights at."""
+        return shot_counts(self.draw.shots)
+
+
+def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = None, seed: int = 0) -> PoolTable:
+    """All rows of a table that have a group and a target. `shots` is the most labelled rows to expect of a group; what
+    half of the groups can spare, up to ten, if not given."""
+    notes: list[str] = []
+    table = config.table
+    check_has(frame.columns, table.named, "the table")
+    whole = in_order(nested(frame, table), table)
+    frame, keys = with_targets(whole, table, notes)
+    groups = group_rows(keys)
+    _check_groups(groups.count, table)
+    if config.schema is None:
+        schema = infer_columns(whole, frame, keys, keys.is_not_null(), table, notes)
+    else:
+        schema = Schema.from_json(config.schema)
+    factors = factors_of(frame, table)
+    place = np.zeros(frame.height, dtype=int)
+    place[groups.order] = np.repeat(np.arange(len(groups.names)), groups.count)
+    rows = grouped_rows(schema, factors, frame, place, notes=notes)
+    most = usual_shots(groups.count) if shots is None else shots
+    draw = Draw(most, ordered=table.order is not None, seed=seed)
+    settings = replace(config, schema=schema.to_json())
+    said = [_said(frame.height, table, groups.count, most), *notes, *_on_order(frame, table, schema)]
+    few = caution(len(groups.names), schema.target.is_class)
+    return PoolTable(settings, schema, factors, groups.names, rows, frame, draw, tuple([*said, *few]))
+
+
+def _check_groups(counts: Int[np.ndarray, " g"], table: TableConfig) -> None:
+    if len(counts) == 1:
+        raise SourceError(
+            f"the table has a single group; learning across groups needs at least {MIN_GROUPS}. --task has to tell "
+            "several of them apart."
+        )
+    if (able := int((counts > 1).sum())) < MIN_GROUPS:
+        raise SourceError(
+            f"{able} of {len(counts)} groups of '{table.task}' have two rows or more; at least {MIN_GROUPS} are "
+            "needed. Bring more groups, or name another column with --task."
+        )
+
+
+def _said(rows: int, table: TableConfig, counts: Int[np.ndarray, " g"], most: int) -> str:
+    low, high = counts.min(), counts.max()
+    sizes = f"{low:,} rows each" if low == high else f"{low:,} to {high:,} rows each"
+    which = "the first ones are labelled" if table.order else "labelled rows are drawn at random"
+    return (
+        f"{rows:,} rows in {len(counts):,} groups by '{table.task}', {sizes}. All train; each is scored by models that "
+        f"have not seen it, from 0 to {most} labelled rows ({which})"
+    )
+
+
+def _on_order(frame: pl.DataFrame, table: TableConfig, schema: Schema) -> list[str]:
+    """What to say of dates: that rows are taken at random, or that some have no place in the order."""
+    if table.order is not None:
+        unknown = int(np.isinf(order_values(frame, table)).sum())
+        return [f"{unknown} rows have no '{table.order}' and count as the last of their groups"] if unknown else []
+    dates = [column.name for column in schema.used if column.kind == Date.kind]
+    if not dates:
+        return []
+    return [
+        f"'{dates[0]}' holds dates: scores and intervals are for gaps to be filled, with labelled rows anywhere among "
+        f"the others. To forecast later rows from the first ones, add --order {dates[0]}"
+    ]

@@ -1,0 +1,269 @@
+"""The pool's one answer: members widened to what held-out groups showed, weighted by labelled rows, recalibrated."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import ndtr, ndtri
+
+from stmaml.pool.base import Forecast
+from stmaml.pool.crossfit import HeldOut
+from stmaml.pool.mixture import Mixture
+from stmaml.pool.weights import Costs, Weights, best_weights, chosen_shrinkage, crps_costs, log_score_weights
+from stmaml.tables.calibration import (
+    LEVELS,
+    TEMPERATURES,
+    Calibration,
+    Rows,
+    best_temperature,
+    conformal_floors,
+    conformal_scores,
+    free_rows,
+)
+
+WIDENED_BY = 2.0  # groups' worth of belief that a member's own spread is right
+CLASS_SHRINKAGE = 1.0  # groups' worth of belief that members are equally good
+SMALLEST_SHARE = 0.01  # a member with less weight everywhere is not asked
+TRUST = 0.2
+"""How far, in logarithms, the spread of a pool is off before calibration: what is believed where groups are few."""
+FREE_ROWS = 30.0
+"""Free rows that weigh as much as the belief that a pool's own quantiles are right."""
+FLOOR = 1e-4  # the smallest variance, in spreads of the targets squared
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How the forecasts of members become one prediction."""
+
+    members: tuple[str, ...]
+    counts: tuple[int, ...]
+    """Numbers of labelled rows at which all else was learnt; between them it is interpolated."""
+    spread: tuple[tuple[float, ...], ...]
+    """For each of `counts`, the factor on each member's standard deviation."""
+    weight: tuple[tuple[float, ...], ...]
+    calibration: Calibration
+    shrinkage: float
+    """The pull towards equal weights that served held-out groups best."""
+
+    def used(self) -> tuple[str, ...]:
+        """The members that have a say."""
+        top = np.array(self.weight).max(0)
+        return tuple(name for name, most in zip(self.members, top, strict=True) if most >= SMALLEST_SHARE)
+
+    def mixture(self, forecasts: dict[str, Forecast], shots: Int[np.ndarray, " n"]) -> Mixture:
+        """The pooled distribution of each row of numbers, before recalibration."""
+        places = [i for i, name in enumerate(self.members) if name in forecasts]
+        weight, spread = self._between(self.weight, shots)[places], self._between(self.spread, shots)[places]
+        said = [forecasts[self.members[i]] for i in places]
+        std = np.sqrt(np.maximum(np.stack([one.variance for one in said]), FLOOR)) * spread
+        return Mixture(weight / weight.sum(0), np.stack([one.mean for one in said]), std)
+
+    def spread_at(self, shots: Int[np.ndarray, " n"]) -> Float[np.ndarray, "k n"]:
+        """The factor on each member's standard deviation."""
+        return self._at(np.array(self.spread), shots)
+
+    def odds(self, forecasts: dict[str, Forecast], shots: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n c"]:
+        """The pooled probability of each class, at the fitted temperature."""
+        raw = self.plain_odds(forecasts, shots)
+        temperature = np.exp(self._at(np.log(np.array(self.calibration.temperature))[:, None], shots)[0])
+        return softened(raw, temperature[:, None])
+
+    def plain_odds(self, forecasts: dict[str, Forecast], shots: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n c"]:
+        """The same before recalibration."""
+        places = [i for i, name in enumerate(self.members) if name in forecasts]
+        weight = self._between(self.weight, shots)[places]
+        said = np.stack([forecasts[self.members[i]].mean for i in places])
+        return np.einsum("kn,knc->nc", weight / weight.sum(0), said)
+
+    def finished(self, mixture: Mixture, shots: Int[np.ndarray, " n"]) -> "Finished":
+        """The recalibrated prediction of each row."""
+        temperature = np.exp(self._at(np.log(np.array(self.calibration.temperature))[:, None], shots)[0])
+        return Finished(tempered(mixture, temperature), self._at(np.array(self.calibration.scores), shots))
+
+    def _between(self, table: Sequence[Sequence[float]], shots: Int[np.ndarray, " n"]) -> Float[np.ndarray, "k n"]:
+        return self._at(np.array(table), shots)
+
+    def _at(self, table: Float[np.ndarray, "c k"], shots: Int[np.ndarray, " n"]) -> Float[np.ndarray, "k n"]:
+        """Linear in log(1 + shots) between the numbers learnt at; beyond them as at the end."""
+        knots = np.log1p(np.array(self.counts, dtype=float))
+        distinct, place = np.unique(shots, return_inverse=True)
+        found = [np.interp(np.log1p(distinct.astype(float)), knots, column) for column in table.T]
+        return np.stack(found)[:, place]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain lists and dictionaries."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "Pooling":
+        """Back from `to_json`."""
+        rows = {name: tuple(tuple(row) for row in content[name]) for name in ("spread", "weight")}
+        calibration = Calibration.from_json(content["calibration"])
+        return Pooling(
+            tuple(content["members"]),
+            tuple(content["counts"]),
+            rows["spread"],
+            rows["weight"],
+            calibration,
+            content["shrinkage"],
+        )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A mixture for each row whose quantiles are moved to where held-out targets fell."""
+
+    mixture: Mixture
+    scores: Float[np.ndarray, "l n"]
+    """The normal score at which each of LEVELS holds, for each row."""
+
+    def quantiles(self, levels: Sequence[float]) -> Float[np.ndarray, "q n"]:
+        """The recalibrated quantiles of each row."""
+        return self.mixture.at_scores(np.stack([self._moved(ndtri(level)) for level in levels]))
+
+    def cdf(self, y: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """The level whose quantile each value is."""
+        at, known = self.mixture.normal_scores(y), ndtri(np.array(LEVELS))
+        place = np.clip((self.scores <= at).sum(0), 1, len(LEVELS) - 1)
+        rows = np.arange(len(at))
+        low, high = self.scores[place - 1, rows], self.scores[place, rows]
+        part = np.clip((at - low) / np.maximum(high - low, 1e-12), 0, 1)
+        inside = known[place - 1] + part * (known[place] - known[place - 1])
+        return ndtr(inside + np.minimum(at - self.scores[0], 0) + np.maximum(at - self.scores[-1], 0))
+
+    def _moved(self, score: float) -> Float[np.ndarray, " n"]:
+        """The mixture's score for a score wanted, for each row; outside of LEVELS it goes on at a slope of 1."""
+        known = ndtri(np.array(LEVELS))
+        place = int(np.clip(np.searchsorted(known, score), 1, len(known) - 1))
+        part = np.clip((score - known[place - 1]) / (known[place] - known[place - 1]), 0, 1)
+        inside = self.scores[place - 1] + part * (self.scores[place] - self.scores[place - 1])
+        return inside + min(score - known[0], 0) + max(score - known[-1], 0)
+
+
+def tempered(mixture: Mixture, temperature: Float[np.ndarray, "*n"]) -> Mixture:
+    """Stretched about its mean."""
+    centre = mixture.expected()
+    return Mixture(mixture.weight, centre + temperature * (mixture.mean - centre), temperature * mixture.std)
+
+
+def softened(odds: Float[np.ndarray, "n c"], temperature: Float[np.ndarray, "*t"]) -> Float[np.ndarray, "n c"]:
+    """Probabilities with their logarithms divided by the temperature."""
+    logs = np.log(np.maximum(odds, 1e-12)) / temperature
+    shares = np.exp(logs - logs.max(1, keepdims=True))
+    return shares / shares.sum(1, keepdims=True)
+
+
+def learn_pooling(held: Sequence[HeldOut], shrinkage: float | None = None) -> Pooling:
+    """Weights and calibration from what members said of held-out groups; the pull towards equal weights is chosen by
+    how well they serve other groups than those that they were learnt on, unless it is given."""
+    names = tuple(held[0].forecasts)
+    is_class = held[0].tasks.rows.num_classes > 0
+    spread = [_spreads(one, names) if not is_class else np.ones(len(names)) for one in held]
+    if is_class:
+        shrinkage = CLASS_SHRINKAGE
+        weights = [_class_weights(one, names) for one in held]
+    else:
+        costs = [_costs(one, names, factor) for one, factor in zip(held, spread, strict=True)]
+        shrinkage = chosen_shrinkage(costs, [_folds(one) for one in held]) if shrinkage is None else shrinkage
+        weights = [best_weights(one, shrinkage) for one in costs]
+    counts = tuple(one.shots for one in held)
+    rough = Calibration(counts, (1.0,) * len(held), groups=held[0].num_groups)
+    plain = Pooling(names, counts, _tuples(spread), _tuples(weights), rough, shrinkage)
+    calibrate = _class_calibration if is_class else _number_calibration
+    return dataclasses.replace(plain, calibration=calibrate(plain, held))
+
+
+def _tuples(rows: Sequence[Float[np.ndarray, " k"]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(float(value) for value in row) for row in rows)
+
+
+def _spreads(held: HeldOut, names: Sequence[str]) -> Weights:
+    """The factor on each member's spread that makes held-out errors as large as it says, every group alike."""
+    groups = held.tasks.group[held.tasks.task]
+    count = np.bincount(groups)
+    squares = []
+    for name in names:
+        said = held.forecasts[name]
+        ratio = (held.y - said.mean) ** 2 / np.maximum(said.variance, FLOOR)
+        by_group = np.bincount(groups, ratio)[count > 0] / count[count > 0]
+        squares.append((by_group.sum() + WIDENED_BY) / (len(by_group) + WIDENED_BY))
+    return np.sqrt(np.array(squares))
+
+
+def _costs(held: HeldOut, names: Sequence[str], factor: Weights) -> Costs:
+    said = [held.forecasts[name] for name in names]
+    std = np.sqrt(np.maximum(np.stack([each.variance for each in said]), FLOOR)) * factor[:, None]
+    group = np.unique(held.tasks.group, return_inverse=True)[1]
+    return crps_costs(np.stack([each.mean for each in said]), std, held.y, group[held.tasks.task], group.max() + 1)
+
+
+def _folds(held: HeldOut) -> Int[np.ndarray, " g"]:
+    """The fold of each group, in rising order of groups."""
+    return held.fold[np.unique(held.tasks.group, return_index=True)[1]]
+
+
+def _class_weights(held: HeldOut, names: Sequence[str]) -> Weights:
+    truth, rows = held.y.astype(int), np.arange(len(held.y))
+    likelihood = np.stack([np.maximum(held.forecasts[name].mean[rows, truth], 1e-9) for name in names])
+    group = held.tasks.group[held.tasks.task]
+    return log_score_weights(likelihood, 1 / np.bincount(group)[group], CLASS_SHRINKAGE)
+
+
+def _number_calibration(plain: Pooling, held: Sequence[HeldOut]) -> Calibration:
+    temperatures, scores = [], []
+    for one in held:
+        raw = plain.mixture(one.forecasts, np.full(len(one.y), one.shots))
+        values, weight = padded(raw.normal_scores(one.y), one.tasks.task)
+        temperatures.append(steady_temperature(values, weight, one.num_groups))
+        again, _ = padded(tempered(raw, np.array(temperatures[-1])).normal_scores(one.y), one.tasks.task)
+        scores.append(steady_scores(again, weight, one.num_groups))
+    return Calibration(plain.counts, tuple(temperatures), tuple(scores), held[0].num_groups)
+
+
+def steady_temperature(values: Rows, weight: Rows, groups: int) -> float:
+    """The factor on the spread by which held-out normal scores have variance 1, pulled towards 1 where groups are too
+    few to tell. `values` are by task, all groups in turn."""
+    by_group = (values**2 * weight).reshape(-1, groups, values.shape[1]).sum((0, 2))
+    by_group = by_group / weight.reshape(-1, groups, values.shape[1]).sum((0, 2))
+    variance = max(float(by_group.mean()), 1e-6)
+    error = by_group.var(ddof=1) / variance**2 / groups / 4 if groups > 1 else np.inf  # of the log of the spread
+    return float(np.exp(TRUST**2 / (TRUST**2 + error) * np.log(variance) / 2))
+
+
+def steady_scores(values: Rows, weight: Rows, groups: int) -> tuple[float, ...]:
+    """The normal score at which each of LEVELS holds, between that of held-out groups and the plain one: the more free
+    rows these are worth, the nearer to theirs."""
+    if groups < 2:
+        return tuple(ndtri(np.array(LEVELS)).tolist())
+    found = np.array(conformal_scores(values, weight, groups))
+    worth = min(free_rows(each, weight, groups) for each in (values, np.abs(values)))
+    known = ndtri(np.array(LEVELS))
+    return tuple((known + worth / (worth + FREE_ROWS) * (found - known)).tolist())
+
+
+def _class_calibration(plain: Pooling, held: Sequence[HeldOut]) -> Calibration:
+    temperatures, floors = [], []
+    for one in held:
+        odds, truth = plain.plain_odds(one.forecasts, np.full(len(one.y), one.shots)), one.y.astype(int)
+        rows = np.arange(len(truth))
+        nll = np.stack([-np.log(softened(odds, np.array(t))[rows, truth] + 1e-12) for t in TEMPERATURES], axis=1)
+        by_task = np.stack([np.bincount(one.tasks.task, column) for column in nll.T], axis=1)
+        best = best_temperature(by_task / np.bincount(one.tasks.task)[:, None])
+        temperatures.append(best)
+        values, weight = padded(softened(odds, np.array(best))[rows, truth], one.tasks.task)
+        floors.append(conformal_floors(values, weight, one.num_groups))
+    return Calibration(plain.counts, tuple(temperatures), (), held[0].num_groups, tuple(floors))
+
+
+def padded(
+    values: Float[np.ndarray, " n"], task: Int[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, "t q"], Float[np.ndarray, "t q"]]:
+    """Values of rows by task, and which of them are real."""
+    count = np.bincount(task)
+    place = np.arange(len(task)) - np.repeat(np.cumsum(count) - count, count)
+    table, weight = np.zeros((2, len(count), count.max()))
+    table[task, place], weight[task, place] = values, 1.0
+    return table, weight

@@ -1,0 +1,38 @@
+"""The members that a pool may have."""
+
+from stmaml.errors import SettingError
+from stmaml.methods import METHODS
+from stmaml.pool import boosted, mixed
+from stmaml.pool.base import GroupedRows, Member
+from stmaml.pool.meta import Meta
+
+USUAL_METHOD = "st-maml"
+
+
+def usual_members(rows: GroupedRows, *, minutes: float | None = None) -> list[Member]:
+    """All that suit the rows: mixed models, boosted trees and ST-MAML."""
+    known: list[Member] = [*mixed.MEMBERS, *boosted.MEMBERS, Meta(USUAL_METHOD, minutes=minutes)]
+    return [member for member in known if member.suits(rows)]
+
+
+def members_named(names: tuple[str, ...], rows: GroupedRows, *, minutes: float | None = None) -> list[Member]:
+    """The members of these names, which may be any meta-learning method's; the usual ones if there is none."""
+    if not names:
+        return usual_members(rows, minutes=minutes)
+    known = all_members(minutes=minutes)
+    for name in names:
+        if name not in known:
+            raise SettingError(f"there is no member '{name}'; choose from: {', '.join(known)}.")
+    chosen = [known[name] for name in dict.fromkeys(names)]
+    unfit = [member.name for member in chosen if not member.suits(rows)]
+    if unfit:
+        fit = [name for name, member in known.items() if member.suits(rows)]
+        raise SettingError(f"'{unfit[0]}' cannot learn from this table. Those that can are: {', '.join(fit)}.")
+    return chosen
+
+
+def all_members(*, minutes: float | None = None) -> dict[str, Member]:
+    """Every member there is, by name; for classes some have the names of those for numbers, and the first that suits
+    is meant."""
+    methods: list[Member] = [Meta(method, minutes=minutes) for method in METHODS]
+    return {member.name: member for member in [*mixed.MEMBERS, *boosted.MEMBERS, *methods]}

@@ -1,0 +1,92 @@
+"""What the scores of a pool say, as people and programs read it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stmaml.methods import METHODS
+from stmaml.metrics import Summary, paired_difference, summarise
+from stmaml.pool.crossfit import HeldOut
+from stmaml.pool.opening import PoolTable
+from stmaml.pool.pooling import Pooling
+from stmaml.pool.scoring import NOMINAL, POOL, Scored
+from stmaml.pool.worth import worth_of
+
+POORLY_HELD = 0.8  # a group whose 90 % intervals hold less than this is ill served
+
+
+def result_of(table: PoolTable, pooling: Pooling, held: Sequence[HeldOut], scored: Sequence[Scored]) -> dict[str, Any]:
+    """Scores by number of labelled rows, weights, what each member is worth, and sentences."""
+    worth = worth_of(held, pooling)
+    is_class = table.schema.target.is_class
+    main = "nll" if is_class else "mse"
+    return {
+        "target": table.schema.target.name,
+        "test_groups": len(scored[0].groups),
+        "scores": {str(one.shots): _summaries(one) for one in scored},
+        "calibration": {str(one.shots): _held(one, is_class) for one in scored},
+        "weights": _by_member(pooling, pooling.weight),
+        "worth": worth,
+        "shrinkage": pooling.shrinkage,
+        "verdict": verdict(scored, main),
+        "notes": [meta_sentence(worth)],
+    }
+
+
+def _summaries(scored: Scored) -> dict[str, dict[str, dict[str, float]]]:
+    return {row: {name: summarise(v) for name, v in values.items()} for row, values in scored.rows.items()}
+
+
+def _held(scored: Scored, is_class: bool) -> dict[str, Any]:
+    """How often intervals or sets hold, and in how many groups they do so too rarely."""
+    each = {name: summarise(values) for name, values in scored.held.items()}
+    if is_class:
+        sets = {f"{n:.0%}": {"holds": each[f"{n:.0%} holds"], "size": each[f"{n:.0%} size"]} for n in NOMINAL[1:]}
+        poorly = summarise((scored.held["90% holds"] < POORLY_HELD).astype(float))
+        after = summarise(scored.rows[POOL]["nll"])["mean"]
+        return {"before": each["before"]["mean"], "after": after, "sets": sets, "poorly": poorly}
+    parts = ("before", "after", "width")
+    levels = {f"{n:.0%}": {part: each[f"{n:.0%} {part}"] for part in parts} for n in NOMINAL}
+    return {**levels, "poorly": summarise((scored.held["90% after"] < POORLY_HELD).astype(float))}
+
+
+def _by_member(pooling: Pooling, rows: Sequence[Sequence[float]]) -> dict[str, dict[str, float]]:
+    return {
+        str(shots): dict(zip(pooling.members, (float(value) for value in row), strict=True))
+        for shots, row in zip(pooling.counts, rows, strict=True)
+    }
+
+
+def verdict(scored: Sequence[Scored], metric: str) -> str:
+    """One sentence on the pool beside the member that turned out best, with most labelled rows."""
+    last = scored[-1]
+    others = {name: values[metric] for name, values in last.rows.items() if name != POOL}
+    best = min(others, key=lambda name: others[name].mean())
+    own = last.rows[POOL][metric]
+    gap = paired_difference(own, others[best])
+    figures = (
+        f"{metric} {own.mean():.4g} against {others[best].mean():.4g} of {best}, the best of {len(others)} members "
+        f"after the fact, with {last.shots} labelled rows ({len(own)} groups)"
+    )
+    if not np.isfinite(gap["ci95"]) or abs(gap["mean"]) <= gap["ci95"]:
+        return f"The pool is level with its best member: {figures}."
+    word = "ahead of" if gap["mean"] < 0 else "behind"
+    return f"The pool is {word} its best member: {figures}."
+
+
+def meta_sentence(worth: Mapping[str, Mapping[str, Summary]]) -> str:
+    """Whether the meta-learned members earn their place."""
+    rows = list(worth.values())
+    meta = [name for name in rows[0] if name in METHODS]
+    if not meta:
+        return "no meta-learned member is in the pool"
+    gains = [by_member[name] for by_member in rows for name in meta]
+    clear = [one for one in gains if one["mean"] > one["ci95"] > 0]
+    most = max(gains, key=lambda one: one["mean"])
+    if clear:
+        return (
+            f"meta-learning helps on this table: without {meta[0]} the pool's error would be up to "
+            f"{100 * most['mean']:.1f} % higher"
+        )
+    return f"meta-learning ({meta[0]}) adds nothing clear on this table; the pool leans on the other members"

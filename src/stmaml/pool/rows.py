@@ -1,0 +1,121 @@
+"""A table's rows as the members of a pool read them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float, Int
+
+from stmaml.errors import SourceError
+from stmaml.pool.base import Column, ColumnKind, GroupedRows
+from stmaml.tables.benchmark import TableConfig
+from stmaml.tables.cells import as_dates, as_names, as_numbers
+from stmaml.tables.parts import check_has
+from stmaml.tables.schema import Schema
+
+MAX_LEVELS = 2000  # of a further grouping; rarer ones count as unseen
+KINDS: dict[str, tuple[ColumnKind, ColumnKind]] = {
+    "numeric": ("number", "flag"),
+    "ordinal": ("number", "flag"),
+    "date": ("number", "wave"),
+}
+"""What the first number made of a column is, and what the others are; all are flags otherwise."""
+FLAGS: tuple[ColumnKind, ColumnKind] = ("flag", "flag")
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Further groupings of rows, and the names of the levels that training has seen."""
+
+    levels: dict[str, tuple[str, ...]]
+
+    def places(self, frame: pl.DataFrame, missing: Sequence[str] = ()) -> Int[np.ndarray, "n a"]:
+        """The level of each row in each grouping, -1 where it is new or unknown."""
+        columns = [_places(frame, name, known, missing) for name, known in self.levels.items()]
+        return np.stack(columns, axis=1) if columns else np.zeros((frame.height, 0), dtype=int)
+
+
+def _places(frame: pl.DataFrame, name: str, known: tuple[str, ...], missing: Sequence[str]) -> Int[np.ndarray, " n"]:
+    if name not in frame.columns:
+        return np.full(frame.height, -1)
+    names = as_names(frame[name], missing)
+    return names.replace_strict(list(known), range(len(known)), default=-1, return_dtype=pl.Int64).to_numpy()
+
+
+def factors_of(frame: pl.DataFrame, config: TableConfig) -> Factors:
+    """The levels of each further grouping, the most frequent first."""
+    found = {}
+    for name in (*config.within, *config.also):
+        counts = as_names(frame[name], config.missing).drop_nulls().value_counts(sort=True)
+        found[name] = tuple(counts[name][:MAX_LEVELS].to_list())
+    return Factors(found)
+
+
+def nested(frame: pl.DataFrame, config: TableConfig) -> pl.DataFrame:
+    """The table with groups named by all that they lie within: school 7 of one district is not that of another."""
+    outer = [name for name in config.within if name in frame.columns]
+    if not outer or config.task not in frame.columns:
+        return frame
+    parts = [as_names(frame[name], config.missing) for name in (*outer, config.task)]
+    whole = pl.DataFrame({str(i): part for i, part in enumerate(parts)})
+    return frame.with_columns(whole.select(pl.concat_str(pl.all(), separator=" / ")).to_series().alias(config.task))
+
+
+def in_order(frame: pl.DataFrame, config: TableConfig) -> pl.DataFrame:
+    """The rows sorted by the column that orders them, if there is one; rows without a value come last."""
+    if config.order is None or config.order not in frame.columns:
+        return frame
+    return frame[np.argsort(order_values(frame, config), kind="stable")]
+
+
+def order_values(frame: pl.DataFrame, config: TableConfig) -> Float[np.ndarray, " n"]:
+    """What orders the rows, as numbers; infinity where unknown."""
+    assert config.order is not None
+    check_has(frame.columns, [config.order], "the table")
+    series = frame[config.order]
+    values = as_numbers(series, config.missing)
+    if 2 * values.null_count() > values.len():
+        values = as_dates(series, None)
+    if 2 * values.null_count() > values.len():
+        raise SourceError(
+            f"column '{config.order}' holds neither numbers nor dates in most rows, so it cannot order them. Name "
+            "another with --order, or write its dates as 2024-12-31."
+        )
+    return values.fill_null(np.inf).to_numpy()
+
+
+def columns_of(schema: Schema) -> tuple[Column, ...]:
+    """What each number of an encoded row is."""
+    found = []
+    for column in schema.used:
+        first, others = KINDS.get(column.kind, FLAGS)
+        names: list[Any] = column.outputs
+        plain = len(names) - column.has_missing
+        found += [Column(name, first if i == 0 else others if i < plain else "flag") for i, name in enumerate(names)]
+    return tuple(found)
+
+
+def scaled_targets(schema: Schema, frame: pl.DataFrame) -> Float[np.ndarray, " n"]:
+    """Targets in spreads about their mean, or numbers of classes; NaN where unknown."""
+    target = schema.target
+    values = target.values(frame, schema.missing).astype(float)
+    return np.where(values < 0, np.nan, values) if target.is_class else (values - target.mean) / target.std
+
+
+def grouped_rows(
+    schema: Schema,
+    factors: Factors,
+    frame: pl.DataFrame,
+    group: Int[np.ndarray, " n"],
+    *,
+    labelled: bool = True,
+    notes: list[str] | None = None,
+    label: str = "the table",
+) -> GroupedRows:
+    """The rows of a table; `group` counts their groups."""
+    x = schema.encode(frame, label, notes)
+    y = scaled_targets(schema, frame) if labelled else np.full(frame.height, np.nan)
+    levels = factors.places(frame, schema.missing)
+    return GroupedRows(x.astype(float), y, group, levels, columns_of(schema), len(schema.target.classes))

@@ -1,0 +1,158 @@
+"""A pool in a run folder: what each member has learnt and said of held-out groups, and how they are pooled."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stmaml.errors import RunError
+from stmaml.pool.base import Arrays, Fitted, Forecast
+from stmaml.pool.model import PoolModel
+from stmaml.pool.pooling import Pooling
+from stmaml.pool.registry import all_members
+from stmaml.pool.rows import Factors
+from stmaml.pool.usual import Usual
+from stmaml.runs import Run, from_dict, read_json, read_npz, write_bytes, write_json
+from stmaml.tables.benchmark import Config
+from stmaml.tables.schema import Schema
+
+POOL = "pool"
+FIELDS = ("mean", "task_variance", "noise_variance")
+
+
+@dataclass(frozen=True)
+class PoolSettings:
+    """What a pool is made of."""
+
+    members: tuple[str, ...] = ()
+    """Members to use; all that suit the table if none is named."""
+    shots: int | None = None
+    """Most labelled rows to expect of a new group; what half of the groups can spare, up to ten, if not given."""
+    minutes: float | None = None
+    """Time for the training of the meta-learned member; by the size of the table if not given."""
+
+
+@dataclass(frozen=True)
+class PoolRun:
+    """Names and opens the files of a pool's run folder."""
+
+    run: Run
+
+    @property
+    def folder(self) -> Path:
+        """Where all of it lies."""
+        return self.run.folder
+
+    @property
+    def pool_path(self) -> Path:
+        """How members are pooled; written last, so that its being there means that all is."""
+        return self.folder / "pool.json"
+
+    @property
+    def result_path(self) -> Path:
+        """What the scores said."""
+        return self.folder / "result.json"
+
+    @property
+    def known_path(self) -> Path:
+        """Labelled rows of known groups."""
+        return self.folder / "known.parquet"
+
+    def is_finished(self) -> bool:
+        """Whether it can predict."""
+        return self.pool_path.exists()
+
+    def table(self) -> Config:
+        """The table it was made from, and what was made of its columns."""
+        return from_dict(Config, self.run.config()["benchmark"]["settings"])
+
+    def settings(self) -> PoolSettings:
+        """What it is made of."""
+        return from_dict(PoolSettings, self.run.config()["method"]["settings"])
+
+    def save_member(self, name: str, said: list[Forecast], fitted: Fitted) -> None:
+        """Keeps what a member learnt from all groups, and what its folds said of held-out ones."""
+        self.run.save_arrays(Path("members") / f"{name}.npz", fitted.state())
+        arrays = {f"{i}.{field}": getattr(one, field) for i, one in enumerate(said) for field in FIELDS}
+        self.run.save_arrays(Path("held-out") / f"{name}.npz", arrays)
+
+    def said(self, name: str, count: int) -> list[Forecast] | None:
+        """What the folds of a member said, if that was kept."""
+        path = self.folder / "held-out" / f"{name}.npz"
+        if not path.exists() or not (self.folder / "members" / f"{name}.npz").exists():
+            return None
+        arrays = read_npz(path)
+        return [Forecast(*(arrays[f"{i}.{field}"] for field in FIELDS)) for i in range(count)]
+
+    def member(self, name: str) -> Fitted:
+        """What a member learnt from all groups."""
+        known = all_members()
+        if name not in known:
+            raise RunError(f"{self.folder} has a member '{name}' that this version does not know. Fit again.")
+        return known[name].restore(self.arrays(name))
+
+    def arrays(self, name: str) -> Arrays:
+        """The arrays of a member."""
+        return read_npz(self.folder / "members" / f"{name}.npz")
+
+    def save_known(self, frame: pl.DataFrame) -> None:
+        """Keeps labelled rows."""
+        import io
+
+        buffer = io.BytesIO()
+        frame.write_parquet(buffer)
+        write_bytes(self.known_path, buffer.getvalue())
+
+    def known(self) -> pl.DataFrame:
+        """The labelled rows of known groups."""
+        try:
+            return pl.read_parquet(self.known_path)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise RunError(f"{self.known_path} cannot be read ({error}). Restore it, or fit again.") from error
+
+    def save(self, model: PoolModel, result: Mapping[str, Any]) -> None:
+        """Keeps all but the members, `pool.json` last."""
+        self.save_known(model.known)
+        write_json(self.result_path, result)
+        about = {
+            "pooling": model.pooling.to_json(),
+            "usual": dataclasses.asdict(model.usual),
+            "factors": model.factors.levels,
+        }
+        write_json(self.pool_path, about)
+
+    def load(self) -> PoolModel:
+        """The pool, ready to predict."""
+        if not self.is_finished():
+            raise RunError(f"{self.folder} is not finished. Go on with 'stmaml fit --resume {self.folder}'.")
+        about, config = read_json(self.pool_path), self.table()
+        pooling = Pooling.from_json(about["pooling"])
+        members = {name: self.member(name) for name in pooling.used()}
+        factors = Factors({name: tuple(levels) for name, levels in about["factors"].items()})
+        assert config.schema is not None
+        schema = Schema.from_json(config.schema)
+        return PoolModel(config, schema, factors, pooling, Usual.from_json(about["usual"]), members, self.known())
+
+    def result(self) -> dict[str, Any]:
+        """What the scores said."""
+        return read_json(self.result_path)
+
+
+def is_pool(run: Run) -> bool:
+    """Whether a run folder holds a pool."""
+    return run.config().get("method", {}).get("name") == POOL
+
+
+def array_digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """A short name for the contents of arrays."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()[:16]

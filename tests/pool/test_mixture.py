@@ -1,0 +1,130 @@
+"""Mixtures of members and their weights, against SciPy, numerical integration and plain search."""
+
+import numpy as np
+import pytest
+from scipy import integrate, optimize, stats
+
+from stmaml.pool.mixture import Mixture, distance
+from stmaml.pool.weights import Costs, best_weights, chosen_shrinkage, crps_costs, log_score_weights, project
+
+RANDOM = np.random.default_rng(3)
+
+
+def mixture(members: int = 3, rows: int = 4) -> Mixture:
+    weight = RANDOM.dirichlet(np.ones(members), rows).T
+    return Mixture(weight, RANDOM.normal(size=(members, rows)), RANDOM.uniform(0.2, 2, (members, rows)))
+
+
+def density(one: Mixture, row: int, y: np.ndarray) -> np.ndarray:
+    parts = zip(one.weight[:, row], one.mean[:, row], one.std[:, row], strict=True)
+    return np.sum([w * stats.norm.pdf(y, m, s) for w, m, s in parts], axis=0)
+
+
+def test_density_and_moments_equal_scipys():
+    one, y = mixture(), RANDOM.normal(size=4)
+    grid = np.linspace(-15, 15, 20_001)
+    for row in range(4):
+        pdf = density(one, row, grid)
+        assert one.log_prob(y)[row] == pytest.approx(np.log(density(one, row, y[row])), abs=1e-10)
+        assert one.expected()[row] == pytest.approx(integrate.simpson(pdf * grid, x=grid), abs=1e-6)
+        centred = (grid - one.expected()[row]) ** 2
+        assert one.variance()[row] == pytest.approx(integrate.simpson(pdf * centred, x=grid), abs=1e-6)
+
+
+def test_crps_equals_the_integral_of_its_definition():
+    one, y = mixture(), RANDOM.normal(size=4)
+    grid = np.linspace(-15, 15, 60_001)
+    for row in range(4):
+        parts = zip(one.weight[:, row], one.mean[:, row], one.std[:, row], strict=True)
+        cdf = np.sum([w * stats.norm.cdf(grid, m, s) for w, m, s in parts], axis=0)
+        truth = integrate.trapezoid((cdf - (grid >= y[row])) ** 2, x=grid)
+        assert one.crps(y)[row] == pytest.approx(truth, abs=1e-3)
+
+
+@pytest.mark.parametrize("score", [-5.0, -1.3, 0.0, 0.4, 5.0])
+def test_values_at_scores_have_those_scores(score: float):
+    one = mixture(rows=7)
+    found = one.at_scores(np.full((1, 7), score))[0]
+    np.testing.assert_allclose(one.normal_scores(found), score, atol=1e-6)
+    np.testing.assert_allclose(one.cdf(found), stats.norm.cdf(score), atol=1e-7)
+
+
+def test_members_without_weight_change_nothing():
+    one = mixture(members=2)
+    more = Mixture(
+        np.concatenate([one.weight, np.zeros((1, 4))]),
+        np.concatenate([one.mean, np.full((1, 4), 1e6)]),
+        np.concatenate([one.std, np.ones((1, 4))]),
+    )
+    levels = np.linspace(-2, 2, 5)[:, None].repeat(4, 1)
+    np.testing.assert_allclose(more.at_scores(levels), one.at_scores(levels), atol=1e-9)
+    np.testing.assert_allclose(more.crps(np.zeros(4)), one.crps(np.zeros(4)), atol=1e-6)
+
+
+def test_expected_distance_is_that_of_draws():
+    draws = RANDOM.normal(0.7, 1.3, 400_000)
+    assert distance(np.array([0.2 - 0.7]), np.array([1.3]))[0] == pytest.approx(np.abs(draws - 0.2).mean(), rel=5e-3)
+
+
+def some_costs(rows: int = 300, groups: int = 10) -> tuple[Costs, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    y = RANDOM.normal(size=rows)
+    mean = np.stack([0.8 * y, y + RANDOM.normal(0, 0.5, rows), RANDOM.normal(size=rows)])
+    std = np.stack([np.full(rows, 0.4), np.full(rows, 0.5), np.full(rows, 1.0)])
+    group = np.arange(rows) % groups
+    return crps_costs(mean, std, y, group, groups), mean, std, y, group
+
+
+def test_costs_are_the_crps_of_any_weights():
+    costs, mean, std, y, group = some_costs()
+    weights = np.array([0.5, 0.2, 0.3])
+    crps = Mixture(np.repeat(weights[:, None], len(y), 1), mean, std).crps(y)
+    expected = [crps[group == i].mean() for i in range(10)]
+    np.testing.assert_allclose(costs.of(weights), expected, rtol=1e-10)
+
+
+def test_best_weights_are_those_a_plain_search_finds():
+    costs, *_ = some_costs()
+    found = best_weights(costs, 0.0)
+
+    def cost(free: np.ndarray) -> float:
+        shares = np.exp(free - free.max())
+        return float(costs.of(shares / shares.sum()).mean())
+
+    searched = optimize.minimize(cost, np.zeros(3), method="Nelder-Mead", options={"maxiter": 4000, "fatol": 1e-12})
+    assert costs.of(found).mean() <= searched.fun + 1e-6
+    assert found.sum() == pytest.approx(1)
+    assert (found >= 0).all()
+
+
+def test_shrinkage_pulls_towards_equal_weights():
+    costs, *_ = some_costs()
+    gaps = [np.abs(best_weights(costs, strength) - 1 / 3).max() for strength in (0.0, 10.0, 1e4)]
+    assert gaps[0] > gaps[1] > gaps[2]
+    assert gaps[2] < 1e-2
+
+
+def test_chosen_shrinkage_grows_where_members_are_equally_good():
+    rows, groups = 60, 6
+    y = RANDOM.normal(size=rows)
+    alike = np.stack([y + RANDOM.normal(0, 0.5, rows) for _ in range(6)])
+    one = crps_costs(alike, np.full((6, rows), 0.5), y, np.arange(rows) % groups, groups)
+    assert chosen_shrinkage([one], [np.arange(groups)]) >= 0.3
+
+
+def test_projection_is_the_nearest_point_of_the_simplex():
+    v = np.array([0.9, 0.8, -0.5])
+    grid = RANDOM.dirichlet(np.ones(3), 20_000)
+    nearest = grid[np.square(grid - v).sum(1).argmin()]
+    np.testing.assert_allclose(project(v), nearest, atol=0.03)
+    np.testing.assert_allclose(project(v), [0.55, 0.45, 0.0], atol=1e-12)
+
+
+def test_log_score_weights_are_those_a_plain_search_finds():
+    likelihood = RANDOM.uniform(0.05, 1, (2, 200))
+    share = np.full(200, 0.1)
+    found = log_score_weights(likelihood, share, 0.0)
+    grid = np.linspace(0, 1, 5001)[:, None]
+    scores = (share * np.log(grid * likelihood[0] + (1 - grid) * likelihood[1])).sum(1)
+    assert found[0] == pytest.approx(grid[scores.argmax(), 0], abs=2e-3)
+    equal = log_score_weights(likelihood, share, 1e6)
+    np.testing.assert_allclose(equal, 0.5, atol=1e-3)
