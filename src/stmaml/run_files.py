@@ -33,8 +33,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def why(error: BaseException) -> str:
-    """The first line of an error."""
-    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+    """The first line of an error, cut where it repeats what is in a file."""
+    return str(error).partition("\n")[0][:200].rstrip(".") or type(error).__name__
 
 
 def save_arrays(path: Path, tree: PyTree) -> None:

@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from PIL import Image
 
@@ -25,6 +26,7 @@ from stmaml.data.idx import read_grey_folder, read_split
 from stmaml.data.noaa import read_stations
 from stmaml.data.pictures import UNREADABLE, decode_pictures
 from stmaml.errors import SourceError
+from stmaml.tables.reading import read_table
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
 
@@ -271,3 +273,19 @@ def test_an_array_of_another_size_than_its_header_states_is_refused(tmp_path):
         new.writestr("a.npy", old.read("a.npy").replace(b"(3,), }", b"(4,), }"))
     with pytest.raises(SourceError, match="24 bytes for an array of 4 x 8"):
         unpack_arrays(path)
+
+
+def test_a_table_that_begins_with_a_byte_order_mark_alone_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf\n1,2\n")
+    with pytest.raises(SourceError, match=r"a\.csv has a single column ''"):
+        read_table([tmp_path / "a.csv"])
+
+
+def test_what_polars_panics_over_is_refused_in_a_sentence(tmp_path, monkeypatch):
+    def panic(*words, **more):
+        raise pl.exceptions.PanicException("assertion failed")
+
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    monkeypatch.setattr(pl, "read_parquet_schema", panic)
+    with pytest.raises(SourceError, match=r"a\.parquet is not a whole Parquet file \(assertion failed\)"):
+        read_table([tmp_path / "a.parquet"])

@@ -61,7 +61,7 @@ def members(
             raise
         raise SourceError(f"{archive} is not read beyond {last}: it holds {fault}. Pack it again without.") from None
     except BROKEN as fault:
-        why = str(fault).partition("\n")[0] or type(fault).__name__
+        why = str(fault).partition("\n")[0][:200] or type(fault).__name__
         raise SourceError(
             f"{archive} is damaged or cut short after {last} ({why}). Copy, download or pack it again."
         ) from None

@@ -151,7 +151,7 @@ def _parse_attributes(lines: Sequence[str]) -> _Attributes:
             rows[name] = np.array([TRUTH[value] for value in values])
         except KeyError as odd:
             raise SourceError(
-                f"line {number} of {ATTRIBUTES_FILE} holds {odd}; expected 1 (has the attribute) or -1. Correct it."
+                f"line {number} of {ATTRIBUTES_FILE} holds {str(odd)[:40]}; expected 1 (has the attribute) or -1. Correct it."
             ) from None
     if len(rows) != int(lines[0]):
         raise SourceError(
@@ -261,7 +261,7 @@ def _load(path: Path, size: int) -> Faces:
     try:
         faces = _from_arrays(unpack_arrays(path))
     except BROKEN_SAVE as fault:
-        raise SourceError(f"{path} is no complete file of saved faces ({fault}). Make it again.") from None
+        raise SourceError(f"{path} is no complete file of saved faces ({str(fault)[:200]}). Make it again.") from None
     height = faces.pictures.shape[1]
     if height != size:
         raise SourceError(f"{path} holds pictures of {height} x {height} pixels; use --image-size {height} with it.")

@@ -103,7 +103,7 @@ def load_pictures(path: Path) -> Pictures:
                 return _load(path, archive)
     except BROKEN_SAVE as fault:
         raise SourceError(
-            f"{path} is no complete file of decoded pictures ({fault}). Make it again from the pictures."
+            f"{path} is no complete file of decoded pictures ({str(fault)[:200]}). Make it again from the pictures."
         ) from None
     raise SourceError(
         f"{path} holds pictures saved in version {version}; expected {VERSION}. Make it again from the pictures."

@@ -98,7 +98,7 @@ class Stations:
                 return Stations(**arrays, problems=from_text(str(saved["problems"])))
         except BROKEN_SAVE as fault:
             raise SourceError(
-                f"{path} is no complete file of saved stations ({fault}). Make it again from NOAA's files."
+                f"{path} is no complete file of saved stations ({str(fault)[:200]}). Make it again from NOAA's files."
             ) from None
         raise SourceError(
             f"{path} holds stations saved in version {version}; expected {VERSION}. Make it again from NOAA's files."
