@@ -151,7 +151,8 @@ def _parse_attributes(lines: Sequence[str]) -> _Attributes:
             rows[name] = np.array([TRUTH[value] for value in values])
         except KeyError as odd:
             raise SourceError(
-                f"line {number} of {ATTRIBUTES_FILE} holds {str(odd)[:40]}; expected 1 (has the attribute) or -1. Correct it."
+                f"line {number} of {ATTRIBUTES_FILE} holds {str(odd)[:40]}; expected 1 (has the attribute) or -1. "
+                "Correct it."
             ) from None
     if len(rows) != int(lines[0]):
         raise SourceError(
