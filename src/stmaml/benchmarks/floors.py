@@ -1,7 +1,6 @@
 """Bayes limits that were computed before: those shipped with the package, and those of this user."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -57,15 +56,16 @@ def _own() -> dict[str, Floor]:
 
 def _whole(floor: Floor) -> Floor:
     """The limit as it came; ValueError, KeyError or the like if a mean is no number."""
-    metrics = [metric for some in (floor, *floor.get("families", {}).values()) for metric in _metrics(some)]
+    families = floor.get("families", {}).values()
+    metrics = [metric for some in (floor["metrics"], *map(_metrics, families)) for metric in some.values()]
     if not all(is_number(part) for metric in metrics for part in (metric["mean"], *metric.values())):
         raise ValueError("a limit that is no number")
     return floor
 
 
-def _metrics(some: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    """The summaries of a limit, or of one of its families, which stand alone."""
-    return some.get("metrics", some).values()
+def _metrics(family: dict[str, Any]) -> dict[str, Any]:
+    """The summaries of a family, which may stand alone."""
+    return family.get("metrics", family)
 
 
 def _own_path() -> Path:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stmaml.border.typed import need
+from stmaml.border.typed import RESTORE, need
+from stmaml.errors import RunError
 
 Check = Callable[[Any, str], Any]
 NUMBERS = (int, float)
@@ -67,8 +68,10 @@ def _scores(value: Any, name: str) -> None:
 
 
 def _metrics(value: Any, name: str) -> None:
-    """Means and half-widths by the name of the metric."""
-    for metric, summary in need(dict, value, name).items():
+    """Means and half-widths by the name of the metric, of which there is one or more."""
+    if not need(dict, value, name):
+        raise RunError(f"'{name}' must have a metric or more; it has none. {RESTORE}")
+    for metric, summary in value.items():
         _scores(summary, f"{name}.{metric}")
         _number(summary.get("mean"), f"{name}.{metric}.mean")
         _number(summary.get("ci95"), f"{name}.{metric}.ci95")

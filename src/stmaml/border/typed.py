@@ -29,7 +29,7 @@ def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, cls))}
     need(dict, values, where or "settings")
     if unknown := sorted(set(values) - set(fields)):
-        what = f"the run has a setting '{unknown[0]}' that this version of stmaml does not know."
+        what = f"the run has a setting '{unknown[0][:80]}' that this version of stmaml does not know."
         raise RunError(f"{what} {OTHER_VERSION}")
     return cls(**{name: revive(hints[name], value, f"{where}{name}") for name, value in values.items()})
 
