@@ -11,7 +11,7 @@ DEMO := demo
 QUICK := tests/test_tasks.py tests/test_inner.py tests/test_outcomes.py tests/test_comparison.py tests/test_runs.py \
   tests/tables/test_coverage.py
 
-.PHONY: demo test test-slow lint format lowest dist clean
+.PHONY: demo test test-slow fuzz lint format lowest dist clean
 
 demo: $(VENV)/.runtime
 	rm -rf $(DEMO)
@@ -24,6 +24,10 @@ test: lint
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -q -m slow
+
+# Spoils files of every kind that is read, and counts how their readers answer.
+fuzz: $(VENV)/.dev
+	$(BIN)/python studies/fuzz.py --cases 10000
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -17,10 +17,13 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 import jax
 import jax.random as jr
 import pytest
+from hypothesis import settings
 
 from stmaml import cli
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+settings.register_profile("stmaml", deadline=None)  # a busy machine misses any
+settings.load_profile("stmaml")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,6 +1,9 @@
 """The command line, from the outside: words in, exit code and text out."""
 
+import dataclasses
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stmaml import cli
+from stmaml import cli, locks
+from stmaml.border import writing
 from stmaml.cli import evaluate as evaluate_command
 from stmaml.runs import Run, read_npz
 
@@ -188,6 +192,48 @@ def test_evaluate_as_json_has_every_score(stmaml, trained):
     saved = Run(trained / "seed-0").scores()[start + result["digest"][:8]]
     assert saved | result == saved
     assert len(Run(trained / "seed-0").curves()) > 0
+
+
+@pytest.fixture
+def read_only(monkeypatch, trained) -> Path:
+    """The runs in a folder that the system lets nobody write to; root could, whatever its permissions."""
+    write = writing.write_new
+
+    def refuse(path: Path, content: bytes) -> None:
+        if trained in path.parents:
+            raise OSError(errno.EROFS, "Read-only file system")
+        write(path, content)
+
+    monkeypatch.setattr(writing, "write_new", refuse)
+    return trained / "seed-0"
+
+
+def test_scores_of_a_run_that_cannot_be_written_to_are_shown_and_not_kept(stmaml, read_only):
+    before = files(read_only)
+    code, out, err = stmaml("evaluate", read_only, "--tasks", 30, "--samples", 2, "--json")
+    assert code == 0
+    assert json.loads(out)["tasks"] == 30
+    assert "note: these scores are not kept: could not write" in " ".join(err.split())
+    assert files(read_only) == before
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_any_work(stmaml, read_only, monkeypatch):
+    monkeypatch.setattr("stmaml.cli.report.write_report", lambda *words: pytest.fail("it was worked on"))
+    code, _, err = stmaml("report", read_only)
+    assert code == 2
+    assert "Read-only file system" in err
+    assert one_line(err)
+
+
+def test_a_second_training_in_one_folder_is_told_of_the_first(stmaml, trained):
+    folder, pid = trained / "seed-1", os.getppid()
+    first = dataclasses.replace(locks.me(), pid=pid, started=locks._started(pid))
+    (folder / locks.NAME).write_text(json.dumps(dataclasses.asdict(first)))
+    code, _, err = stmaml("train", "--resume", folder)
+    (folder / locks.NAME).unlink()
+    assert code == 2
+    assert f"stmaml: process {pid} on " in err
+    assert "is writing to" in err
 
 
 def test_evaluate_of_several_seeds_says_which(stmaml, trained):

@@ -846,11 +846,8 @@ def cut_curves(folder):
         (no_folder, "there is no run folder {run}"),
         (no_config, "has no config.json"),
         (empty_config, "lacks 'seed'"),
-        (cut_scores, "cannot be read"),
         (foreign_scores, "lacks 'benchmark'"),
-        (cut_curves, "is damaged or cut short"),
         (cut_weights, "is damaged or cut short"),
-        (odd_floor, "lacks 'metrics'"),
     ],
 )
 def test_a_half_run_is_one_clear_sentence(tmp_path, monkeypatch, capsys, spoil, message):
@@ -862,6 +859,28 @@ def test_a_half_run_is_one_clear_sentence(tmp_path, monkeypatch, capsys, spoil, 
     said = capsys.readouterr().err
     assert message.format(run=tmp_path / "a") in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"), [(cut_scores, "cannot be read"), (odd_floor, "'floor.metrics' must be an object")]
+)
+def test_scores_that_cannot_be_read_are_named_before_it_says_that_none_are_left(tmp_path, stmaml, spoil, message):
+    spoil(tmp_path / "a")
+    code, _, err = stmaml("report", tmp_path / "a")
+    note, end = err.splitlines()
+    assert code == 2
+    assert note.startswith("left out: ")
+    assert message in note
+    assert "has no evaluation yet" in end
+
+
+def test_a_trace_that_cannot_be_read_is_left_out_of_the_report(tmp_path, stmaml):
+    cut_curves(tmp_path / "a")
+    code, out, err = stmaml("report", tmp_path / "a")
+    assert code == 0
+    assert "wrote" in out
+    (note,) = err.splitlines()
+    assert "0-line.npz is damaged or cut short" in note
 
 
 def test_no_run_is_told(monkeypatch, capsys):

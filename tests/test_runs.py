@@ -5,6 +5,8 @@ import dataclasses
 import errno
 import json
 import os
+import re
+from pathlib import Path
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -53,7 +55,7 @@ def fail_with_full_disk(*args, **kwargs):
 def test_a_failing_write_leaves_the_old_file(call, tmp_path, monkeypatch):
     path = tmp_path / "file.json"
     write_bytes(path, b"old")
-    target = {"fsync": (runs.os, "fsync"), "open": (runs.Path, "open"), "replace": (runs.Path, "replace")}[call]
+    target = {"fsync": (os, "fsync"), "open": (os, "open"), "replace": (Path, "replace")}[call]
     monkeypatch.setattr(*target, fail_with_full_disk)
     with pytest.raises(RunError, match=rf"could not write .*{path.name}: No space left on device"):
         write_bytes(path, b"new")
@@ -72,15 +74,17 @@ def test_a_write_goes_through_a_file_beside_it(tmp_path, monkeypatch):
         seen.append((path.read_bytes(), sorted(os.listdir(tmp_path))))
         fsync(number)
 
-    monkeypatch.setattr(runs.os, "fsync", spy)
+    monkeypatch.setattr(os, "fsync", spy)
     write_bytes(path, b"new")
-    assert seen[0] == (b"old", ["file", "file.partial"])
+    content, (partial, name) = seen[0]
+    assert (content, name) == (b"old", "file")
+    assert re.fullmatch(r"\.file\.[0-9a-f]{16}\.partial", partial)
     assert seen[-1] == (b"new", ["file"])
 
 
 def test_a_full_disk_in_training_names_the_checkpoint(run, monkeypatch):
     run.save_checkpoint(10, TREE)
-    monkeypatch.setattr(runs.os, "fsync", fail_with_full_disk)
+    monkeypatch.setattr(os, "fsync", fail_with_full_disk)
     with pytest.raises(RunError, match=r"step-000000020\.npz: No space left on device.*then try again"):
         run.save_checkpoint(20, TREE)
     monkeypatch.undo()
@@ -89,7 +93,7 @@ def test_a_full_disk_in_training_names_the_checkpoint(run, monkeypatch):
 
 
 def test_a_log_that_cannot_be_written_is_a_run_error(run, monkeypatch):
-    monkeypatch.setattr(runs.Path, "open", fail_with_full_disk)
+    monkeypatch.setattr(Path, "open", fail_with_full_disk)
     with pytest.raises(RunError, match=r"log\.jsonl: No space left"):
         run.append_log({"step": 1})
 
@@ -150,7 +154,7 @@ def test_settings_of_another_version_are_named(tmp_path):
         (lambda c: c.pop("seed"), "lacks or misnames 'seed'"),
         (lambda c: c["method"].update(name="mmml"), "lacks or misnames 'mmml'"),
         (lambda c: c["training"].update(steps=0), "--steps must be at least 1; got 0"),
-        (lambda c: c["training"].update(steps="many"), "a setting that does not fit"),
+        (lambda c: c["training"].update(steps="many"), r"'steps' must be a whole number; it is \"many\""),
     ],
 )
 def test_settings_that_do_not_fit_are_named(change, message, tmp_path):
@@ -248,7 +252,7 @@ def test_force_leaves_nothing_of_the_old_run(run):
     run.save_checkpoint(10, TREE)
     run.append_log({"step": 10})
     run.save_scores("test", {"tasks": 1}, {"mse": np.zeros(1)})
-    run.save_arrays(runs.Path("curves") / "line.npz", {"axis": np.zeros(1)})
+    run.save_arrays(Path("curves") / "line.npz", {"axis": np.zeros(1)})
     run.create({"seed": 1}, force=True)
     assert run.config() == {"format": 2, "seed": 1}
     assert run.log() == run.checkpoint_steps() == []

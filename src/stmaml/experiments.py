@@ -1,9 +1,11 @@
 """From settings to a run folder and back: create, train, resume, load, evaluate. One way, wherever tasks come from."""
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ from jaxtyping import PRNGKeyArray
 from stmaml.benchmarks import BENCHMARKS
 from stmaml.benchmarks.base import TABLE, TEST_SEED, VAL_SEED, Benchmark, BenchmarkConfig
 from stmaml.benchmarks.sources import TaskSet, TaskSource, freeze
+from stmaml.border.typed import RESTORE, need
 from stmaml.conditions import Conditions, slugify
-from stmaml.errors import RunError, SettingError, at_least
+from stmaml.errors import RunError, SettingError, StmamlError, at_least
 from stmaml.evaluation import Scores, evaluate, trace
 from stmaml.legacy.settings import OLD_KEYS
+from stmaml.locks import check_unlocked, locked
 from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, MethodConfig
 from stmaml.methods.wrapper import inner_loop, method_of, with_inner
@@ -135,6 +139,8 @@ def create_runs(
     held = held_runs(folder)
     for run in () if force else held:  # all or none
         run.check_free()
+    for run in held:
+        check_unlocked(run.folder)
     scaling = scaling_for(experiment, benchmark)
     eqx.filter_eval_shape(lambda: fresh(experiment, benchmark.train.spec, scaling))  # refuses what cannot be
     for run in held:
@@ -158,7 +164,23 @@ def fresh(
 def _scaling_of(run: Run, own: Scaling | None) -> Scaling | None:
     """The scaling a run was trained with: measured anew, it might differ where files have changed since."""
     stored = run.config().get("scaling")
-    return own if stored is None else from_dict(Scaling, stored)
+    if stored is None:
+        return own
+    try:
+        return _checked_scaling(from_dict(Scaling, stored, "scaling."))
+    except RunError as error:
+        raise RunError(f"{run.config_path}: {error}") from error
+
+
+def _checked_scaling(scaling: Scaling) -> Scaling:
+    """The scaling, if it can be divided by, and its quantiles rise."""
+    finite = [*scaling.x_mean, *scaling.y_mean, *(knot for knots in scaling.x_knots for knot in knots)]
+    rising = all(low <= high for row in (*scaling.x_knots, *scaling.x_ranks) for low, high in pairwise(row))
+    if not all(map(math.isfinite, finite)) or not rising:
+        raise RunError(f"'scaling' must have finite means and rising quantiles. {RESTORE}")
+    if not all(0 < std < math.inf for std in (*scaling.x_std, *scaling.y_std)):
+        raise RunError(f"'scaling' must have spreads above 0; one is not. {RESTORE}")
+    return scaling
 
 
 def train_runs(
@@ -169,18 +191,32 @@ def train_runs(
     observers: Sequence[Observer] = (),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[AbstractMetaLearner]:
-    """Trains the runs side by side, from their newest checkpoint if they have one, and saves as it goes."""
+    """Trains the runs side by side, from their newest checkpoint if they have one, and saves as it goes. While it does,
+    the folders are locked: a second writer is refused."""
+    with locked([run.folder for run in runs]) as locks:
+        seen = (locks, Recorder(runs), *observers)  # the locks first: who has lost them writes no more
+        return _train_locked(runs, experiment, benchmark, seen, should_stop)
+
+
+def _train_locked(
+    runs: list[Run],
+    experiment: Experiment,
+    benchmark: Benchmark,
+    observers: Sequence[Observer],
+    should_stop: Callable[[], bool],
+) -> list[AbstractMetaLearner]:
     training, scaling = experiment.training, _scaling_of(runs[0], benchmark.own_scaling)
     keys = [_keys_of(run) for run in runs]
     learners = [fresh(experiment, benchmark.train.spec, scaling, key=init_key) for init_key, _ in keys]
     start = newest_common_checkpoint(runs, [initial_state(learner, training) for learner in learners])
     for run in runs:
+        run.sweep()
         run.trim_log(start[0] if start else -1)
     if start is None or start[0] < training.steps:
         source, val = benchmark.train, benchmark.val_set(training.val_tasks)
-        train_keys, seen = [train_key for _, train_key in keys], (Recorder(runs), *observers)
+        train_keys = [train_key for _, train_key in keys]
         train_learners(
-            learners, source, val, training, keys=train_keys, observers=seen, start=start, should_stop=should_stop
+            learners, source, val, training, keys=train_keys, observers=observers, start=start, should_stop=should_stop
         )
     trained = [run.load_learner(learner) for run, learner in zip(runs, learners, strict=True)]
     if benchmark.aftercare is not None:
@@ -206,13 +242,13 @@ def load_experiment(run: Run) -> Experiment:
 
 def experiment_of(config: dict[str, Any]) -> Experiment:
     """The settings that `describe` wrote."""
-    benchmark, method, _ = config["benchmark"], config["method"], config["seed"]
+    benchmark, method, _ = config["benchmark"], config["method"], need(int, config["seed"], "seed")
     name = benchmark["name"]
     # Settings of tables are imported when asked for: polars comes with them.
     tasks = importlib.import_module("stmaml.tables.benchmark").Config if name == TABLE else BENCHMARKS[name]
     settings = from_dict(tasks, benchmark["settings"]), from_dict(METHODS[method["name"]], method["settings"])
     modelling, training = from_dict(Modelling, config["modelling"]), from_dict(TrainConfig, config["training"])
-    return Experiment(name, method["name"], method["preset"], *settings, modelling, training)
+    return Experiment(name, method["name"], need(str, method["preset"], "preset"), *settings, modelling, training)
 
 
 def describe(experiment: Experiment, seed: int) -> dict[str, Any]:
@@ -239,7 +275,18 @@ def load_learner(
     run: Run, experiment: Experiment, spec: TaskSpec, own_scaling: Scaling | None = None
 ) -> AbstractMetaLearner:
     """The best learner of a run whose tasks look like `spec`; `own_scaling` is the benchmark's, where it has one."""
-    return run.load_learner(fresh(experiment, spec, _scaling_of(run, own_scaling)))
+    return run.load_learner(_shapes(run, experiment, spec, _scaling_of(run, own_scaling)))
+
+
+def _shapes(run: Run, experiment: Experiment, spec: TaskSpec, scaling: Scaling | None) -> AbstractMetaLearner:
+    """A learner of shapes alone: settings that ask for a trillion weights are refused without making them."""
+    try:
+        return eqx.filter_eval_shape(lambda: fresh(experiment, spec, scaling))
+    except StmamlError:
+        raise
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError, IndexError) as error:
+        why = str(error).partition("\n")[0]
+        raise RunError(f"{run.config_path} describes a learner that cannot be ({why}). {RESTORE}") from error
 
 
 def load_pretrained(benchmark: str = "regression2d") -> AbstractMetaLearner:
@@ -268,7 +315,8 @@ class Test:
     def done(self, run: Run) -> bool:
         """Whether a run has been scored on it."""
         own = [summary for summary in run.scores().values() if not summary.get("row")]
-        scored = [(Conditions.from_json(summary["conditions"]), summary["digest"]) for summary in own]
+        told = [summary for summary in own if {"conditions", "digest"} <= set(summary)]
+        scored = [(Conditions.from_json(summary["conditions"]), summary["digest"]) for summary in told]
         return (self.conditions, self.tasks.digest) in scored
 
 

@@ -2,34 +2,52 @@
 
 import contextlib
 import dataclasses
-import io
 import json
-import os
-import types
-import typing
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from stmaml.errors import RunError
+from stmaml.border.arrays import pack_arrays
+from stmaml.border.files import read_file
+from stmaml.border.json_text import parse_json
+from stmaml.border.run_content import check_about, check_config, check_entry, check_summary
+from stmaml.border.typed import OTHER_VERSION, as_json, from_dict
+from stmaml.border.writing import sweep_partials, sync, write_bytes, write_json, writing
+from stmaml.errors import RunError, SourceError
 from stmaml.legacy.scores import about_trace, upgrade_summary
-from stmaml.legacy.settings import plain_names, upgrade
+from stmaml.legacy.settings import upgrade
+from stmaml.progress import remark
+from stmaml.run_files import json_bytes, load_arrays, read_arrays, read_json, read_npz, save_arrays, why
+
+__all__ = [
+    "Run",
+    "Trace",
+    "as_json",
+    "find_runs",
+    "from_dict",
+    "held_runs",
+    "json_bytes",
+    "load_arrays",
+    "newest_common_checkpoint",
+    "read_arrays",
+    "read_json",
+    "read_npz",
+    "save_arrays",
+    "write_bytes",
+    "write_json",
+    "writing",
+]
 
 FORMAT = 2
 OLD_FORMAT = 1  # of 0.1.0
-OTHER_VERSION = "Use the version that made the run, or train again."
 KEPT_CHECKPOINTS = 2
+CHECKPOINT = re.compile(r"step-[0-9]{9,12}\.npz")
+LOG_BYTES = 1 << 30
 AFTERCARE = ("calibration.json", "reference.npz")  # what a table's run has beside its weights
-# What NumPy and zipfile raise over a file with a wrong byte: they may take it for another kind, packed or encrypted.
-_DAMAGE = (OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError)
-_DAMAGE = (*_DAMAGE, zipfile.BadZipFile, zlib.error)
 T = TypeVar("T")
 Tree = TypeVar("Tree", bound=PyTree)
 
@@ -99,6 +117,11 @@ class Run:
             for old in [self.learner_path, self.log_path, *self._checkpoints(), *results]:
                 old.unlink(missing_ok=True)
 
+    def sweep(self) -> None:
+        """Removes what a training that was killed left half written; for who has locked the folder."""
+        for folder in (self.folder, self.folder / "checkpoints"):
+            sweep_partials(folder)
+
     def config(self) -> dict[str, Any]:
         """The settings the run was made with."""
         if not self.folder.is_dir():
@@ -106,11 +129,21 @@ class Run:
         if not self.config_path.exists():
             why = "so it is not a run folder or was never fully made. Train again."
             raise RunError(f"{self.folder} has no config.json, {why}")
-        config = read_json(self.config_path)
-        if (found := config.get("format")) not in (OLD_FORMAT, FORMAT):
+        config = self._checked(check_config, read_json(self.config_path))
+        if (found := config.get("format")) not in (OLD_FORMAT, FORMAT) or type(found) is not int:
             known = f"this version of stmaml reads formats {OLD_FORMAT} and {FORMAT}"
-            raise RunError(f"{self.config_path} has format {found}; {known}. {OTHER_VERSION}")
-        return upgrade(config) if found == OLD_FORMAT else config
+            raise RunError(f"{self.config_path} has format {str(found)[:40]}; {known}. {OTHER_VERSION}")
+        return self._checked(upgrade, config) if found == OLD_FORMAT else config
+
+    def _checked(self, step: Callable[[dict[str, Any]], dict[str, Any]], config: dict[str, Any]) -> dict[str, Any]:
+        """The settings after a step that may refuse them."""
+        try:
+            return step(config)
+        except RunError as error:
+            raise RunError(f"{self.config_path}: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            what = f"has settings that stmaml 0.1.0 cannot have written ({why(error)})"
+            raise RunError(f"{self.config_path} {what}. Restore it from a copy, or train again.") from error
 
     def append_log(self, entry: Mapping[str, Any]) -> None:
         """Adds a line to the log."""
@@ -118,20 +151,36 @@ class Run:
             file.write(json.dumps(entry) + "\n")
 
     def log(self) -> list[dict[str, Any]]:
-        """The log's entries; a last line cut short by a crash is left out."""
-        entries = []
-        for line in self.log_path.read_text().splitlines() if self.log_path.exists() else ():
-            with contextlib.suppress(json.JSONDecodeError):
-                entries.append(json.loads(line))
-        return entries
+        """The log's entries; lines that cannot be read, such as a last one cut short by a crash, are left out."""
+        return self._log()[0]
+
+    def _log(self) -> tuple[list[dict[str, Any]], int]:
+        """The entries, and how many lines but the last cannot be read."""
+        try:
+            lines = read_file(self.log_path, LOG_BYTES).split(b"\n")
+        except FileNotFoundError:
+            return [], 0
+        except (OSError, SourceError) as error:
+            remark(f"the log is left out: {error}")
+            return [], 0
+        read = [_entry(line) for line in lines]
+        bad = sum(entry is None and bool(line) for entry, line in zip(read[:-1], lines, strict=False))
+        return [entry for entry in read if entry is not None], bad
 
     def trim_log(self, step: int) -> None:
-        """Drops log entries after `step`, which a resumed run will write again."""
-        kept = [json.dumps(entry) for entry in self.log() if entry.get("step", 0) <= step]
+        """Drops log entries after `step`, which a resumed run will write again, and lines that cannot be read."""
+        entries, bad = self._log()
+        if bad:
+            remark(
+                f"{self.log_path} has {bad} lines that cannot be read, which are dropped; training needs none of them"
+            )
+        kept = [json.dumps(entry) for entry in entries if entry.get("step", 0) <= step]
         write_bytes(self.log_path, "".join(line + "\n" for line in kept).encode())
 
     def save_checkpoint(self, step: int, state: PyTree) -> None:
-        """Writes the training state, then drops all but the newest checkpoints."""
+        """Writes the training state, after the log it belongs to, then drops all but the newest checkpoints."""
+        with writing(self.log_path), contextlib.suppress(FileNotFoundError):
+            sync(self.log_path)
         save_arrays(self._checkpoint_path(step), state)
         for old in self._checkpoints()[:-KEPT_CHECKPOINTS]:
             old.unlink(missing_ok=True)
@@ -146,7 +195,7 @@ class Run:
 
     def load_checkpoint(self, step: int, like: Tree) -> Tree:
         """The training state saved at `step`."""
-        return load_arrays(self._checkpoint_path(step), like)
+        return load_arrays(self._checkpoint_path(step), like, infinite=True)  # a best score may be none yet
 
     def save_learner(self, learner: PyTree) -> None:
         """Writes the weights."""
@@ -162,22 +211,21 @@ class Run:
 
     def save_scores(self, name: str, summary: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Path:
         """Writes an evaluation under `name`."""
-        write_bytes(self.scores_folder / f"{name}.npz", _npz_bytes(arrays))
+        write_bytes(self.scores_folder / f"{name}.npz", pack_arrays(arrays))
         write_json(self.scores_folder / f"{name}.json", summary)
         return self.scores_folder / f"{name}.json"
 
     def save_arrays(self, name: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes named arrays to a file of the run."""
-        write_bytes(self.folder / name, _npz_bytes(arrays))
+        write_bytes(self.folder / name, pack_arrays(arrays))
 
     def curves(self) -> dict[str, Trace]:
         """What figures of single tasks need, by the task's name."""
-        return {path.stem: _trace(path) for path in self._curves()}
+        return _read_or_leave(self._curves(), _trace)
 
     def scores(self) -> dict[str, dict[str, Any]]:
         """The summaries of all evaluations, by name."""
-        paths = sorted(self.scores_folder.glob("*.json"))
-        return {path.stem: upgrade_summary(read_json(path)) for path in paths}
+        return _read_or_leave(sorted(self.scores_folder.glob("*.json")), _read_summary)
 
     def score_arrays(self, name: str) -> dict[str, np.ndarray]:
         """The per-task arrays of an evaluation."""
@@ -190,7 +238,8 @@ class Run:
         return self.folder / "checkpoints" / f"step-{step:09d}.npz"
 
     def _checkpoints(self) -> list[Path]:
-        return sorted((self.folder / "checkpoints").glob("step-*.npz"))
+        found = (self.folder / "checkpoints").glob("step-*.npz")
+        return sorted(path for path in found if CHECKPOINT.fullmatch(path.name))  # a copy made by hand is none
 
 
 def newest_common_checkpoint(runs: list[Run], likes: list[Tree]) -> tuple[int, list[Tree]] | None:
@@ -220,143 +269,40 @@ def _seed_runs(folder: Path) -> list[Run]:
     return [found[seed] for seed in sorted((seed for seed in found if seed.isdecimal()), key=int)]
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns the system's refusal to write into a RunError with advice."""
-    try:
-        yield
-    except OSError as error:
-        advice = "Free some space or choose a folder you may write to, then try again."
-        what = f"could not write {path}: {error.strerror or error}. What was saved before is whole."
-        raise RunError(f"{what} {advice}") from error
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replaces a file in one step: write beside it, flush to disk, rename. A crash leaves the old file or the new."""
-    partial = path.with_name(path.name + ".partial")
-    with writing(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """A JSON file people can read."""
-    write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise RunError(f"{path} cannot be read ({error}). Restore it from a copy, or train again.") from error
-    if not isinstance(content, dict):
-        raise RunError(f"{path} holds {type(content).__name__}, not an object. Restore it from a copy, or train again.")
-    return content
-
-
-def save_arrays(path: Path, tree: PyTree) -> None:
-    """Every array of a tree, by its path in the tree, as .npz: no pickle, and a checksum for each array."""
-    write_bytes(path, _npz_bytes(_named(tree)))
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file that `save_arrays` wrote, by their paths."""
-    return plain_names(read_npz(path))
-
-
-def load_arrays(path: Path, like: Tree) -> Tree:
-    """The arrays of a file in the shape of `like`."""
-    stored = read_arrays(path)
-    wanted = _named(like)
-    no_fit = f"{path} does not fit these settings"
-    if missing := sorted(set(wanted) ^ set(stored)):
-        advice = "It was made with other settings or another version; train again."
-        raise RunError(f"{no_fit}: {missing[0]} is in only one of them. {advice}")
-    for name, array in wanted.items():
-        here, there = (f"{each.dtype}{list(each.shape)}" for each in (array, stored[name]))
-        if here != there:
-            advice = "It was made with other settings; train again."
-            raise RunError(f"{no_fit}: {name} is {there} there, {here} here. {advice}")
-    arrays, rest = eqx.partition(like, eqx.is_array_like)
-    filled = jax.tree.unflatten(jax.tree.structure(arrays), [jax.numpy.asarray(stored[name]) for name in wanted])
-    return eqx.combine(filled, rest)
-
-
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz file, checked against their checksums."""
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError as error:
-        raise RunError(f"{path} is missing. Restore it from a copy, or train or evaluate again.") from error
-    except _DAMAGE as error:
-        advice = "Restore it from a copy, or resume or train again."
-        raise RunError(f"{path} is damaged or cut short ({error}). {advice}") from error
-
-
 def _trace(path: Path) -> Trace:
     arrays = read_npz(path)
     about = arrays.pop("about", None)
-    return Trace(arrays, about_trace(path.stem) if about is None else json.loads(about.tobytes()))
+    if about is None:
+        return Trace(arrays, about_trace(path.stem))
+    try:
+        return Trace(arrays, check_about(parse_json(about.tobytes())))
+    except (ValueError, RunError) as error:
+        raise RunError(f"{path} does not say what it is about ({why(error)}). Evaluate again.") from error
 
 
-def json_bytes(content: Mapping[str, Any]) -> np.ndarray:
-    """JSON as an array, which has a place among others in a file."""
-    return np.frombuffer(json.dumps(content).encode(), dtype=np.uint8)
+def _read_or_leave(paths: Iterable[Path], read: Callable[[Path], T]) -> dict[str, T]:
+    """What each file holds, by its name; one that cannot be read is passed over, and said."""
+    found: dict[str, T] = {}
+    for path in paths:
+        try:
+            found[path.stem] = read(path)
+        except RunError as error:
+            remark(f"left out: {error}")
+    return found
 
 
-def _npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()
+def _read_summary(path: Path) -> dict[str, Any]:
+    try:
+        return check_summary(upgrade_summary(check_summary(read_json(path))))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path} is no summary of scores ({why(error)}). Evaluate again.") from error
+    except RunError as error:
+        raise RunError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 
 
-def _named(tree: PyTree) -> dict[str, np.ndarray]:
-    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array_like))
-    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
-
-
-def as_json(settings: Any) -> dict[str, Any]:
-    """A settings dataclass as it looks after a journey through JSON."""
-    return json.loads(json.dumps(dataclasses.asdict(settings)))
-
-
-def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
-    """A settings dataclass from the JSON it was written to."""
-    hints = typing.get_type_hints(cls)
-    names = {field.name for field in dataclasses.fields(typing.cast(Any, cls))}
-    if unknown := sorted(set(values) - names):
-        what = f"the run has a setting '{unknown[0]}' that this version of stmaml does not know."
-        raise RunError(f"{what} {OTHER_VERSION}")
-    return cls(**{name: _revive(hints[name], value) for name, value in values.items()})
-
-
-def _revive(hint: Any, value: Any) -> Any:
-    """A JSON value as the type a field wants: dataclasses from objects, tuples from lists."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        hint = next((h for h in typing.get_args(hint) if h is not type(None)), hint)
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return from_dict(typing.cast(type, hint), value)
-    if typing.get_origin(hint) is tuple and isinstance(value, list):
-        return _as_tuple(value)
-    return value
-
-
-def _as_tuple(value: Any) -> Any:
-    """A list as a tuple, and any list in it."""
-    return tuple(_as_tuple(item) for item in value) if isinstance(value, list) else value
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """A line of the log, if it is whole."""
+    try:
+        return check_entry(parse_json(line))
+    except (ValueError, RecursionError, RunError):
+        return None

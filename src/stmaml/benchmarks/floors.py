@@ -6,6 +6,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from stmaml.border.files import read_file
+from stmaml.border.json_text import is_number, parse_json
 from stmaml.conditions import Conditions
 from stmaml.data.folders import cache_folder
 from stmaml.errors import RunError
@@ -46,9 +48,24 @@ def remember_floor(conditions: Conditions, floor: Floor) -> Path:
 
 def _own() -> dict[str, Floor]:
     try:
-        return json.loads(_own_path().read_text())
-    except (OSError, json.JSONDecodeError):
+        found = parse_json(read_file(_own_path()))
+        return {name: _whole(floor) for name, floor in found.items()}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return {}  # a cache: what cannot be read is computed again
+
+
+def _whole(floor: Floor) -> Floor:
+    """The limit as it came; ValueError, KeyError or the like if a mean is no number."""
+    families = floor.get("families", {}).values()
+    metrics = [metric for some in (floor["metrics"], *map(_metrics, families)) for metric in some.values()]
+    if not all(is_number(part) for metric in metrics for part in (metric["mean"], *metric.values())):
+        raise ValueError("a limit that is no number")
+    return floor
+
+
+def _metrics(family: dict[str, Any]) -> dict[str, Any]:
+    """The summaries of a family, which may stand alone."""
+    return family.get("metrics", family)
 
 
 def _own_path() -> Path:

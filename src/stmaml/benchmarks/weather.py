@@ -5,9 +5,9 @@ weather. Where the station lies, apart from its elevation, stays hidden: latitud
 """
 
 import calendar
-import gzip
 import hashlib
 import random
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Rows, Shelf, Showcase, check_shots
 from stmaml.benchmarks.sources import shot_weights
 from stmaml.benchmarks.weather_inputs import Days, Features, Handling, Inputs, fit_features
+from stmaml.border.files import gunzip, read_file
 from stmaml.data.folders import data_folder
 from stmaml.data.noaa import read_stations
 from stmaml.data.problems import Problem, in_words
@@ -177,9 +178,9 @@ def _place(station: str, seed: int) -> float:
 def _by_file(stations: Stations, list_path: Path, seed: int) -> dict[Split, Int[np.ndarray, " f"]]:
     """The authors' shuffled list cut in three, as far as its files are here; files that are not on it are not used."""
     try:
-        content = list_path.read_bytes()
-        text = (gzip.decompress(content) if list_path.suffix == ".gz" else content).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as fault:
+        content = read_file(list_path)
+        text = (gunzip(content, str(list_path)) if list_path.suffix == ".gz" else content).decode()
+    except (OSError, EOFError, ValueError, zlib.error) as fault:
         raise SourceError(f"the list of files {list_path} cannot be read ({fault}).") from None
     listed = text.split()
     random.Random(seed).shuffle(listed)

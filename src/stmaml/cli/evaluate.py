@@ -1,22 +1,28 @@
 """`stmaml evaluate`."""
 
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import tyro
 from rich.box import SIMPLE
+from rich.console import Console
 from rich.table import Table
 
+from stmaml.border.writing import NotWritten, check_writable
 from stmaml.cli.parsing import parse
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.showing import plain_console, without_nan
 from stmaml.experiments import EvaluateConfig, evaluate_run, load_experiment
 from stmaml.metric_table import metric
 from stmaml.metrics import summarise
-from stmaml.runs import find_runs
+from stmaml.runs import Run, find_runs
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ def main(arguments: list[str]) -> None:
     runs = find_runs(flags.run)
     console = plain_console(stderr=True)
     benchmark = open_benchmark(flags.config.of(load_experiment(runs[0])), console)
-    with showing(console, "compiling"):
+    with kept_or_not(runs, console) as runs, showing(console, "compiling"):
         if benchmark.labelled:  # a table, for which polars and scikit-learn are imported
             from stmaml.cli.results import show_result as show
             from stmaml.tables.scoring import score_table
@@ -48,6 +54,33 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(without_nan(found), indent=2, allow_nan=False))
     else:
         show(found)
+
+
+@contextmanager
+def kept_or_not(runs: list[Run], console: Console) -> Iterator[list[Run]]:
+    """The runs; where their folders cannot be written to, copies of them that last as long as the block."""
+    refused = next(filter(None, (_refusal(run.folder) for run in runs)), None)
+    if refused is None:
+        yield runs
+        return
+    with TemporaryDirectory() as folder:
+        yield [_copied(run, Path(folder) / run.folder.name) for run in runs]
+    console.print(f"note: these scores are not kept: {refused}", highlight=False, soft_wrap=True)
+
+
+def _refusal(folder: Path) -> NotWritten | None:
+    """Why nothing can be written to a folder, if so."""
+    try:
+        check_writable(folder)
+    except NotWritten as error:
+        return error
+    return None
+
+
+def _copied(run: Run, folder: Path) -> Run:
+    """The run without its checkpoints, in another folder."""
+    shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("checkpoints", "report", "*.partial", "lock"))
+    return Run(folder)
 
 
 def _over_seeds(tested: list[list[dict[str, Any]]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import zipfile
 from pathlib import Path
 
+from stmaml.border.files import check_regular
 from stmaml.errors import RunError
 
 
@@ -18,6 +19,7 @@ def check_folder(folder: Path) -> None:
 
 def check_adapted(path: Path) -> None:
     """Raises RunError for a file that no adapted group is in."""
+    check_regular(path)
     if not zipfile.is_zipfile(path):
         raise RunError(
             f"{path} is neither the folder of a run of 'stmaml fit' nor a whole file of an adapted group, as "

@@ -13,6 +13,7 @@ from stmaml.cli import fail
 from stmaml.cli.progress import showing
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.errors import SettingError
+from stmaml.locks import locked
 from stmaml.pool.fitting import PoolStopped, fit_pool
 from stmaml.pool.opening import PoolTable, open_pool_table
 from stmaml.pool.store import POOL, PoolRun, PoolSettings
@@ -89,7 +90,7 @@ def _fit(store: PoolRun, table: PoolTable, settings: PoolSettings, console: Cons
     stop = StopRequest(f"stmaml fit --resume {store.folder}")
     console.print(f"pool -> {store.folder}")
     try:
-        with stop_requests(stop), showing(console, "fitting"):
+        with locked([store.folder]), stop_requests(stop), showing(console, "fitting"):
             return fit_pool(table, settings, store=store, should_stop=stop.requested).result
     except PoolStopped:
         console.print(f"stopped, members that were done are kept. Go on with: stmaml fit --resume {store.folder}")

@@ -59,7 +59,7 @@ class _Shown:
 
     def _once(self, what: str) -> None:
         if what not in self._said:
-            self._console.print(what, highlight=False)
+            self._console.print(what, highlight=False, soft_wrap=True)
         self._said.add(what)
 
     def _begin(self, told: Told, now: float) -> None:

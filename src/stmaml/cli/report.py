@@ -6,11 +6,13 @@ from pathlib import Path
 
 import tyro
 
+from stmaml.border.writing import check_writable
 from stmaml.cli.parsing import parse
+from stmaml.cli.progress import showing
 from stmaml.cli.showing import plain_console
 from stmaml.errors import SettingError
 from stmaml.reports import write_report
-from stmaml.runs import held_runs
+from stmaml.runs import find_runs, held_runs
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,11 @@ def main(arguments: list[str]) -> None:
     if not flags.runs:
         raise SettingError("report needs at least one run folder. For example: stmaml report runs/first")
     folders = _with_runs(flags.runs)
-    report, *pictures = write_report(folders, flags.out or folders[0] / "report")
+    out = flags.out or folders[0] / "report"
+    find_runs(folders[0])[0].config()  # a report of no run makes no folder
+    check_writable(out)
+    with showing(plain_console(stderr=True), "drawing"):
+        report, *pictures = write_report(folders, out)
     print(f"wrote {report} and {len(pictures)} figure{'s' * (len(pictures) != 1)} beside it")
 
 

@@ -84,9 +84,17 @@ def stop_requests(stop: StopRequest) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _leave(code: int) -> NoReturn:
+    """Ends the process at once, without the locks on run folders that it holds, if any."""
+    locks = sys.modules.get("stmaml.locks")
+    if locks is not None:
+        locks.release_held()
+    os._exit(code)
+
+
 def _request(stop: StopRequest, number: int) -> None:
     if stop.requested():
-        os._exit(128 + stop.signal)
+        _leave(128 + stop.signal)
     stop.signal = number
 
 
@@ -100,7 +108,7 @@ def listening(run: Callable[[], None]) -> "NoReturn":
         except BrokenPipeError:
             code = code or 141
     _listener.run_exit_functions()
-    os._exit(code)
+    _leave(code)
 
 
 def _exit_code(run: Callable[[], None]) -> int:
@@ -147,7 +155,7 @@ class _Listener:
         self._wait(heard, number)
         if self.stop is None or not self.stop.told:
             _say("stopped." if self.stop is None else self.stop.sentence())
-        os._exit(128 + number)
+        _leave(128 + number)
 
     def _wait(self, heard: int, number: int) -> None:
         """Returns when nothing would be lost by leaving; leaves at once at a second signal."""
@@ -165,7 +173,7 @@ class _Listener:
 
 def _leave_if_heard(heard: int, number: int, seconds: float) -> None:
     if select.select([heard], [], [], seconds)[0]:
-        os._exit(128 + number)
+        _leave(128 + number)
 
 
 def _delay(compiling: bool) -> str:

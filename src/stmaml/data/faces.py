@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int8, Int64, Shaped, UInt8
 
+from stmaml.border.arrays import unpack_arrays
 from stmaml.data.pictures import ARCHIVES, decode_pictures, read_member
 from stmaml.data.problems import BROKEN_SAVE, in_words
 from stmaml.errors import SourceError
@@ -127,7 +128,7 @@ class _Attributes:
 
 def _parse_attributes(lines: Sequence[str]) -> _Attributes:
     """A line with the number of pictures, one with the names, then a picture's name and its values a line."""
-    if len(lines) < 3 or not lines[0].strip().isdecimal():
+    if len(lines) < 3 or not lines[0].strip().isdecimal() or len(lines[0]) > MOST_DIGITS:
         first = lines[0][:40] if lines else ""
         raise SourceError(
             f"{ATTRIBUTES_FILE} must begin with the number of pictures and a line of attribute names; it begins with "
@@ -150,7 +151,8 @@ def _parse_attributes(lines: Sequence[str]) -> _Attributes:
             rows[name] = np.array([TRUTH[value] for value in values])
         except KeyError as odd:
             raise SourceError(
-                f"line {number} of {ATTRIBUTES_FILE} holds {odd}; expected 1 (has the attribute) or -1. Correct it."
+                f"line {number} of {ATTRIBUTES_FILE} holds {str(odd)[:40]}; expected 1 (has the attribute) or -1. "
+                "Correct it."
             ) from None
     if len(rows) != int(lines[0]):
         raise SourceError(
@@ -223,33 +225,44 @@ def _check_parts(partition: np.ndarray, path: Path) -> None:
             )
 
 
-def _check_shapes(faces: Faces) -> None:
-    count = len(faces.partition)
-    height, width, depth = faces.pictures.shape[1:]  # or ValueError
-    if height != width or depth != 3 or len(faces.pictures) != count:
-        raise ValueError(f"pictures of shape {faces.pictures.shape} for {count} of them")
-    if faces.attributes.shape != (count, len(faces.names)):
-        raise ValueError(f"attributes of shape {faces.attributes.shape} for {count} pictures")
+SAVED = {"pictures": "u1", "attributes": "b1", "names": "U", "partition": "i1", "person": "i8", "notes": "U"}
+"""The types of what a file of saved faces holds, in NumPy's letters."""
+
+
+def _from_arrays(arrays: dict[str, np.ndarray]) -> Faces:
+    """The faces in saved arrays; ValueError or KeyError for others."""
+    version = int(arrays["version"])
+    if version != VERSION:
+        raise ValueError(f"version {version} instead of {VERSION}")
+    for name, array in arrays.items():
+        if not array.dtype.str[1:].startswith(SAVED.get(name, "")):
+            raise ValueError(f"{name} of type {array.dtype}")
+    _check_shapes({name: array.shape for name, array in arrays.items()})
+    if not np.isin(arrays["partition"], range(len(PARTS))).all():
+        raise ValueError("parts other than 0, 1 and 2")
+    return Faces(
+        pictures=arrays["pictures"],
+        attributes=arrays["attributes"],
+        names=tuple(arrays["names"].tolist()),
+        partition=arrays["partition"],
+        person=arrays.get("person"),
+        notes=tuple(arrays["notes"].tolist()),
+    )
+
+
+def _check_shapes(shapes: dict[str, tuple[int, ...]]) -> None:
+    count, size, names = shapes["partition"], shapes["pictures"][1:2], shapes["names"]
+    expected = {"pictures": (*count, *size, *size, 3), "attributes": (*count, *names), "person": count}
+    for name, shape in expected.items():
+        if shapes.get(name, shape) != shape or len(count) != 1:
+            raise ValueError(f"{name} of shape {shapes[name]} instead of {shape}")
 
 
 def _load(path: Path, size: int) -> Faces:
     try:
-        with path.open("rb") as file, np.load(file) as saved:
-            arrays = {name: saved[name] for name in saved}
-            version = int(arrays["version"])
-            if version != VERSION:
-                raise ValueError(f"version {version} instead of {VERSION}")
-            faces = Faces(
-                pictures=arrays["pictures"],
-                attributes=arrays["attributes"],
-                names=tuple(arrays["names"].tolist()),
-                partition=arrays["partition"],
-                person=arrays["person"].astype(np.int64) if "person" in arrays else None,
-                notes=tuple(arrays["notes"].tolist()),
-            )
-            _check_shapes(faces)
+        faces = _from_arrays(unpack_arrays(path))
     except BROKEN_SAVE as fault:
-        raise SourceError(f"{path} is no complete file of saved faces ({fault}). Make it again.") from None
+        raise SourceError(f"{path} is no complete file of saved faces ({str(fault)[:200]}). Make it again.") from None
     height = faces.pictures.shape[1]
     if height != size:
         raise SourceError(f"{path} holds pictures of {height} x {height} pixels; use --image-size {height} with it.")

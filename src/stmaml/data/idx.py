@@ -11,8 +11,9 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
 
+from stmaml.border.files import gunzip, read_file
+from stmaml.border.pictures import PICTURE_BYTES, open_picture
 from stmaml.errors import SourceError
 from stmaml.progress import tell
 
@@ -33,6 +34,8 @@ PUBLISHED_MD5 = {
 """Sums of the image files as their makers distribute them, compressed, and of some of them unpacked."""
 GZIP_MAGIC = b"\x1f\x8b"
 UNSIGNED_BYTE = 8
+IDX_BYTES = 2 << 30
+MOST_RANK = 8
 PICTURES = (".png", ".jpg", ".jpeg")
 GREY_MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
 """Kinds of picture with at most 8 bits a channel, which turn into bytes of grey without a choice of scale."""
@@ -97,7 +100,7 @@ def _find(folder: Path, part: Part, what: Literal["images", "labels"]) -> Path |
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, IDX_BYTES)
     except OSError as error:
         raise SourceError(f"{path} could not be read: {error.strerror or error}.") from error
 
@@ -105,12 +108,12 @@ def _read(path: Path) -> bytes:
 def _parse(content: bytes, path: Path, dimensions: int | None) -> UInt8[np.ndarray, "..."]:
     """Four bytes of magic (0, 0, type, rank), an extent of four bytes for each dimension, then the data."""
     try:
-        plain = gzip.decompress(content) if content.startswith(GZIP_MAGIC) else content
+        plain = gunzip(content, str(path)) if content.startswith(GZIP_MAGIC) else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceError(f"{path} is a gzip file that is cut short or damaged ({error}). Replace the file.") from error
     rank = plain[3] if len(plain) > 3 else 0
     wanted = dimensions or rank
-    if plain[:3] != bytes((0, 0, UNSIGNED_BYTE)) or rank == 0 or rank != wanted:
+    if plain[:3] != bytes((0, 0, UNSIGNED_BYTE)) or not 0 < rank <= MOST_RANK or rank != wanted:
         expected = f"0x0000080{wanted}" if wanted in (1, 3) else "0x00000803 (images) or 0x00000801 (labels)"
         raise SourceError(
             f"{path} is not the IDX file expected there: it begins with 0x{plain[:4].hex()} instead of {expected}. "
@@ -154,14 +157,10 @@ def _pictures(folder: Path) -> Iterator[Path]:
 
 def _read_picture(path: Path) -> UInt8[np.ndarray, "h w"]:
     try:
-        with Image.open(path) as picture:
+        with open_picture(read_file(path, PICTURE_BYTES)) as picture:
             if picture.mode not in GREY_MODES:
-                raise SourceError(
-                    f"{path} is a picture of mode {picture.mode}; expected 8-bit grey or colour. Convert or remove it."
-                )
+                raise SourceError(f"it is a picture of mode {picture.mode}; expected 8-bit grey or colour")
             return np.asarray(picture.convert("L"))
-    except SourceError:
-        raise
     except Exception as error:  # whatever a decoder makes of a broken file
         raise SourceError(f"{path} is not a readable picture: {error}. Replace or remove it.") from error
 

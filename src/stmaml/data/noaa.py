@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stmaml.data.archives import members
+from stmaml.border.files import open_file, read_file
+from stmaml.data.archives import Bounds, members
 from stmaml.data.folders import cache_folder
 from stmaml.data.problems import Problems
 from stmaml.data.stations import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP, Column, Stations
@@ -41,6 +42,7 @@ DUPLICATE_FILE = "station and year twice"
 NO_USABLE_ROW = "no usable row"
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar.xz")
+STATION_BYTES = 64 << 20  # of a year of one station; a real one has some 100,000
 STATION = re.compile(r"[0-9A-Za-z]{11}")
 YEAR = re.compile(r"\d{4}")
 PLACE = {"LATITUDE": 90.0, "LONGITUDE": 180.0, "ELEVATION": 9000.0}  # with the largest believable magnitude
@@ -91,7 +93,7 @@ def _fingerprint(sources: list[Path]) -> str:
         status = source.stat()
         state = str(status.st_mtime_ns)
         if source.name.endswith(ARCHIVES):
-            with source.open("rb") as file:
+            with open_file(source) as file:
                 state = hashlib.file_digest(file, "sha256").hexdigest()
         digest.update(f"{source.parent.name}/{source.name}:{status.st_size}:{state}\n".encode())
     return digest.hexdigest()[:32]
@@ -174,7 +176,7 @@ def _files(sources: list[Path], problems: Problems) -> Iterator[_File]:
                 tell("reading stations", done + position, total)
         else:
             year = _year(source.parent.name)
-            yield _File(f"{source.parent.name}/{source.name}", source.stem, year, source.read_bytes())
+            yield _File(f"{source.parent.name}/{source.name}", source.stem, year, read_file(source, STATION_BYTES))
         done += source.stat().st_size
         tell("reading stations", done, total)
 
@@ -190,7 +192,7 @@ def _archive_files(archive: Path, problems: Problems) -> Iterator[tuple[_File, i
             problems.add(NOT_A_STATION, f"{archive.name}/{where}")
         return named_so
 
-    for name, content, position in members(archive, is_station):
+    for name, content, position in members(archive, is_station, Bounds(member_bytes=STATION_BYTES)):
         where = Path(name)
         yield _File(f"{archive.name}/{where}", where.stem, _year(where.parent.name) or year, content), position
 

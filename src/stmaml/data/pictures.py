@@ -1,7 +1,7 @@
 """Pictures in folders or tar files, decoded to bytes of one size and kept in one file that opens at once."""
 
 import hashlib
-import io
+import math
 import os
 import zipfile
 import zlib
@@ -15,9 +15,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Shaped, UInt8, UInt64
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
-from stmaml.data.archives import members
+from stmaml.border.arrays import parse_array
+from stmaml.border.files import open_file, read_file, read_pieces
+from stmaml.border.pictures import PICTURE_BYTES, open_picture
+from stmaml.data.archives import Bounds, members
 from stmaml.data.folders import cache_folder
 from stmaml.data.problems import BROKEN_SAVE, Problem, Problems, from_text, to_text
 from stmaml.errors import SourceError
@@ -39,6 +42,7 @@ COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB"
 """With those of `GREY_MODES`, the kinds with 8 bits a channel, which turn into bytes without a choice of scale."""
 ALPHA_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 BATCH = 64  # decoded by one thread at a time: hides the cost of handing over, and bounds what waits in memory
+LIST_BYTES = 1 << 30  # of a list that lies beside the pictures
 PIXELS = "pixels"  # the member of a saved file that holds the bytes of all pictures, one after the other
 
 
@@ -99,7 +103,7 @@ def load_pictures(path: Path) -> Pictures:
                 return _load(path, archive)
     except BROKEN_SAVE as fault:
         raise SourceError(
-            f"{path} is no complete file of decoded pictures ({fault}). Make it again from the pictures."
+            f"{path} is no complete file of decoded pictures ({str(fault)[:200]}). Make it again from the pictures."
         ) from None
     raise SourceError(
         f"{path} holds pictures saved in version {version}; expected {VERSION}. Make it again from the pictures."
@@ -110,8 +114,8 @@ def read_member(source: Path, name: str) -> bytes | None:
     """The content of the file called `name`, in whatever folder of a source it lies; None if there is none."""
     if source.is_dir():
         found = sorted(path for path in source.rglob(name) if path.is_file())
-        return found[0].read_bytes() if found else None
-    found = members(source, lambda where: where.rpartition("/")[2] == name)
+        return read_file(found[0], LIST_BYTES) if found else None
+    found = members(source, lambda where: where.rpartition("/")[2] == name, Bounds(member_bytes=LIST_BYTES))
     return next((content for _, content, _ in found), None)
 
 
@@ -195,7 +199,7 @@ def _fingerprint(listed: list[_Source], form: "_Form") -> str:
     digest = hashlib.sha256(f"{VERSION}:{form}\n".encode())
     for source in listed:
         if source.files is None:
-            with source.path.open("rb") as file:
+            with open_file(source.path) as file:
                 state = hashlib.file_digest(file, "sha256").hexdigest()
         else:
             state = repr(source.files)
@@ -285,10 +289,8 @@ def _encoded(listed: list[_Source]) -> Iterator[tuple[_Encoded, int]]:
     done = 0
     for index, source in enumerate(listed):
         if source.files is None:
-            for where, content, position in members(source.path):
-                name = where.removeprefix("./")
-                if _is_picture(name):
-                    yield _Encoded(index, name, content), done + position
+            for where, content, position in members(source.path, _is_picture, Bounds(member_bytes=PICTURE_BYTES)):
+                yield _Encoded(index, where.removeprefix("./"), content), done + position
             done += source.extent
         else:
             for name, size, _ in source.files:
@@ -297,8 +299,8 @@ def _encoded(listed: list[_Source]) -> Iterator[tuple[_Encoded, int]]:
 
 
 def _content(path: Path) -> bytes:
-    with suppress(OSError):
-        return path.read_bytes()
+    with suppress(OSError, SourceError):
+        return read_file(path, PICTURE_BYTES)
     return b""  # counted with the pictures that cannot be decoded
 
 
@@ -309,8 +311,6 @@ def _decode_batch(batch: list[_Encoded], form: _Form) -> list[_Decoded]:
 def _decode_one(encoded: _Encoded, form: _Form) -> _Decoded:
     try:
         pixels, mode = _decode_content(encoded.content, form)
-    except UnidentifiedImageError:
-        return _Decoded(encoded.source, encoded.name, None, 0, UNREADABLE, " (not a picture)")
     except Exception as fault:  # whatever a decoder makes of a broken file: one bad picture never ends a run
         return _Decoded(encoded.source, encoded.name, None, 0, UNREADABLE, f" ({fault or type(fault).__name__})")
     digest = int.from_bytes(hashlib.blake2b(pixels.data, digest_size=8).digest(), "little")
@@ -321,7 +321,7 @@ def _decode_one(encoded: _Encoded, form: _Form) -> _Decoded:
 def _decode_content(content: bytes, form: _Form) -> tuple[UInt8[np.ndarray, "h w c"], str]:
     """A picture's bytes of colour or grey, and the mode (in Pillow's words) its file has."""
     size = form.size
-    with Image.open(io.BytesIO(content)) as picture:
+    with open_picture(content) as picture:
         mode = picture.mode
         if mode not in (*GREY_MODES, *COLOUR_MODES):
             raise ValueError(f"mode {mode}; expected 8 bits a channel")
@@ -353,26 +353,40 @@ def _opaque(picture: Image.Image) -> Image.Image:
 
 def _load(path: Path, archive: zipfile.ZipFile) -> Pictures:
     shape = tuple(int(extent) for extent in _array(archive, "shape"))
+    if len(shape) != 4 or min(shape) < 0:
+        raise ValueError(f"pictures of shape {shape}")
     member = archive.getinfo(PIXELS)
-    if member.compress_type != zipfile.ZIP_STORED or member.file_size != int(np.prod(shape)):
+    if member.compress_type != zipfile.ZIP_STORED or member.file_size != math.prod(shape):
         raise ValueError("its pixels are not as many as it says")
     pixels = _map(path, member, shape)
     if zlib.crc32(pixels.data) != member.CRC:  # a second for five gigabytes
         raise ValueError("its pixels are not those that were written")
-    return Pictures(
+    pictures = Pictures(
         pixels=pixels,
-        name=_array(archive, "name"),
-        source=_array(archive, "source"),
-        digest=_array(archive, "digest"),
-        sources=tuple(_array(archive, "sources").tolist()),
+        name=_list(archive, "name", "U", shape[0]),
+        source=_list(archive, "source", "i", shape[0]),
+        digest=_list(archive, "digest", "u", shape[0]),
+        sources=tuple(_list(archive, "sources", "U").tolist()),
         problems=from_text(str(_array(archive, "problems"))),
         path=path,
     )
+    if shape[0] and not 0 <= pictures.source.min() <= pictures.source.max() < len(pictures.sources):
+        raise ValueError("pictures of sources that it does not name")
+    return pictures
+
+
+def _list(archive: zipfile.ZipFile, name: str, kind: str, count: int | None = None) -> np.ndarray:
+    """A list of so many entries of this kind, in NumPy's letters."""
+    array = _array(archive, name)
+    if array.ndim != 1 or array.dtype.kind != kind or (count is not None and len(array) != count):
+        raise ValueError(f"its {name} are {array.dtype} of shape {array.shape}")
+    return array
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    with archive.open(f"{name}.npy") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+    info = archive.getinfo(f"{name}.npy")
+    with archive.open(info) as file:
+        return parse_array(read_pieces(file, min(info.file_size, LIST_BYTES), name))
 
 
 def _map(path: Path, member: zipfile.ZipInfo, shape: tuple[int, ...]) -> np.ndarray:

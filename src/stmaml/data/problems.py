@@ -1,14 +1,16 @@
 """What was wrong in the files somebody brought: counted by kind, the first few named."""
 
 import json
-import zipfile
-import zlib
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
+
+from stmaml.border.arrays import DAMAGE
+from stmaml.border.json_text import parse_json
 
 MAX_EXAMPLES = 5
-BROKEN_SAVE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What damaged files raise that were saved by NumPy."""
+BROKEN_SAVE = (*DAMAGE, AttributeError)
+"""What damaged files raise that were saved by NumPy, and what is in them."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,14 @@ def to_text(problems: dict[str, Problem]) -> str:
 
 def from_text(text: str) -> dict[str, Problem]:
     """The problems back from `to_text`."""
-    return {kind: Problem(count, tuple(seen)) for kind, (count, seen) in json.loads(text).items()}
+    found = {kind: Problem(int(count), tuple(map(str, seen))) for kind, (count, seen) in _items(text)}
+    if not all(problem.examples for problem in found.values()):
+        raise ValueError("problems without an example")
+    return found
+
+
+def _items(text: str) -> list[tuple[str, Any]]:
+    return list(parse_json(text.encode()).items())
 
 
 def in_words(problems: dict[str, Problem]) -> list[str]:

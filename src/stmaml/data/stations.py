@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16, Shaped, UInt8
 
+from stmaml.border.arrays import unpack_arrays
 from stmaml.data.problems import BROKEN_SAVE, Problem, from_text, to_text
 from stmaml.errors import SourceError
 
@@ -89,15 +90,35 @@ class Stations:
     def load(path: Path) -> "Stations":
         """What `save` wrote."""
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-                version = int(saved["version"])
-                if version == VERSION:
-                    arrays = {f.name: saved[f.name] for f in fields(Stations) if f.name != "problems"}
-                    return Stations(**arrays, problems=from_text(str(saved["problems"])))
+            saved = unpack_arrays(path)
+            version = int(saved["version"])
+            if version == VERSION:
+                _check_saved(saved)
+                arrays = {f.name: saved[f.name] for f in fields(Stations) if f.name != "problems"}
+                return Stations(**arrays, problems=from_text(str(saved["problems"])))
         except BROKEN_SAVE as fault:
             raise SourceError(
-                f"{path} is no complete file of saved stations ({fault}). Make it again from NOAA's files."
+                f"{path} is no complete file of saved stations ({str(fault)[:200]}). Make it again from NOAA's files."
             ) from None
         raise SourceError(
             f"{path} holds stations saved in version {version}; expected {VERSION}. Make it again from NOAA's files."
         )
+
+
+PER_ROW = {"day": "i2", "readings": "i2", "flags": "u1"}
+PER_FILE = {"station": "U", "year": "i2", "latitude": "f", "longitude": "f", "elevation": "f", "name": "U"}
+PER_FILE |= {"offset": "i", "count": "i"}
+"""What is saved of each day and of each file, with its type in NumPy's letters."""
+
+
+def _check_saved(saved: dict[str, np.ndarray]) -> None:
+    """Raises ValueError or KeyError for arrays that are not of one set of stations."""
+    files, rows = saved["station"].shape, saved["day"].shape
+    shapes = {**dict.fromkeys(PER_FILE, files), **dict.fromkeys(PER_ROW, rows), "readings": (*rows, len(COLUMNS))}
+    for name, kind in (PER_FILE | PER_ROW).items():
+        array = saved[name]
+        if array.shape != shapes[name] or not array.dtype.str[1:].startswith(kind) or len(files) != 1:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}")
+    first, count = saved["offset"], saved["count"]
+    if (first < 0).any() or (count < 0).any() or (count > len(saved["day"]) - first).any():
+        raise ValueError("files with days beyond the last")

@@ -111,7 +111,7 @@ class PoolRun:
         """The labelled rows of known groups."""
         try:
             return pl.read_parquet(self.known_path)
-        except (OSError, pl.exceptions.PolarsError) as error:
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise RunError(f"{self.known_path} cannot be read ({error}). Restore it, or fit again.") from error
 
     def save(self, model: PoolModel, result: Mapping[str, Any]) -> None:
@@ -129,7 +129,13 @@ class PoolRun:
         """The pool, ready to predict."""
         if not self.is_finished():
             raise RunError(f"{self.folder} is not finished. Go on with 'stmaml fit --resume {self.folder}'.")
-        about, config = read_json(self.pool_path), self.table()
+        try:
+            return self._load(read_json(self.pool_path), self.table())
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            why = str(error).partition("\n")[0][:200]
+            raise RunError(f"{self.folder} does not hold a whole pool ({why}). Restore it, or fit again.") from error
+
+    def _load(self, about: dict[str, Any], config: Config) -> PoolModel:
         pooling = Pooling.from_json(about["pooling"])
         members = {name: self.member(name) for name in pooling.used()}
         factors = Factors({name: tuple(levels) for name, levels in about["factors"].items()})

@@ -169,7 +169,7 @@ def _add(rows: dict[tuple[str, bool], Row], variant: Variant, evaluation: Evalua
 def _evaluations(run: Run) -> Iterator[Evaluation]:
     """A run's evaluations, one for the same thing on the same tasks."""
     found: dict[tuple[Any, ...], Evaluation] = {}
-    for name, summary in split_tables(run.scores(), settings_of(run)).items():
+    for name, summary in _summaries(run).items():
         require(run.scores_folder / f"{name}.json", summary, IN_SUMMARY)
         if summary.get("floor"):
             require(run.scores_folder / f"{name}.json", summary["floor"], ("metrics",))
@@ -178,6 +178,17 @@ def _evaluations(run: Run) -> Iterator[Evaluation]:
     if not found:
         raise RunError(f"{run.folder} has no evaluation yet: run 'stmaml evaluate {run.folder}' first.")
     yield from found.values()
+
+
+def _summaries(run: Run) -> dict[str, dict[str, Any]]:
+    """The summaries of a run, those of 0.1.0 taken apart."""
+    config = settings_of(run)
+    try:
+        return split_tables(run.scores(), config)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(
+            f"{run.config_path} does not fit the scores beside it ({error}). Restore it, or fit again."
+        ) from error
 
 
 def _told_apart(group: list[Section]) -> list[Section]:

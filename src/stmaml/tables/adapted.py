@@ -1,6 +1,5 @@
 """The adapted predictor of one group, in one file."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import jax.random as jr
 import numpy as np
 import polars as pl
 
+from stmaml.border.json_text import parse_json
+from stmaml.border.typed import need
 from stmaml.errors import RunError, SourceError
 from stmaml.experiments import describe, experiment_of, fresh
 from stmaml.legacy.settings import table_experiment
@@ -24,6 +25,9 @@ from stmaml.tables.calibration import Calibration
 from stmaml.tables.schema import Schema, table_keys
 from stmaml.tasks import Examples, TaskSpec
 
+MOST = 10_000_000  # labelled rows, or sampled predictors
+_ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, ZeroDivisionError, RunError)
+"""What settings that nobody wrote raise on the way to predictors."""
 DEFAULT_LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 
 
@@ -103,18 +107,27 @@ def load_adapted(path: Path) -> AdaptedModel:
     if stored is None:
         raise RunError(f"{path} is not an adapted model. 'stmaml predict --save-adapted' writes such files.")
     try:
-        about = json.loads(stored.tobytes())
+        about = need(dict, parse_json(stored.tobytes()), "about")
         schema, experiment = Schema.from_json(about["schema"]), experiment_of(_settings(about))
         calibration = Calibration.from_json(about["calibration"])
-        shots, num_samples = about["shots"], about["num_samples"]
-    except (KeyError, TypeError, ValueError) as error:
+        shots, num_samples = (_count(about, name, least) for name, least in (("shots", 0), ("num_samples", 1)))
+        group = need(str, about.get("group", ""), "group")  # a file without a name serves any group
+        novelty = need(float | None, about.get("novelty"), "novelty")
+        like = {"about": stored, "predictors": _blank_predictors(schema, experiment, num_samples)}
+    except _ODD as error:
+        why = str(error).partition("\n")[0]
         raise RunError(
-            f"{path} lacks or misnames {error}. Write it again with 'stmaml predict --save-adapted'."
+            f"{path} lacks or misnames {why}. Write it again with 'stmaml predict --save-adapted'."
         ) from error
-    like = {"about": stored, "predictors": _blank_predictors(schema, experiment, num_samples)}
     predictors = load_arrays(path, like)["predictors"]
-    group = about.get("group", "")  # a file without a name serves any group
-    return AdaptedModel(schema, experiment, calibration, group, shots, num_samples, about.get("novelty"), predictors)
+    return AdaptedModel(schema, experiment, calibration, group, shots, num_samples, novelty, predictors)
+
+
+def _count(about: dict[str, Any], name: str, least: int) -> int:
+    count = need(int, about[name], name)
+    if not least <= count <= MOST:
+        raise RunError(f"'{name}', which must be from {least} to {MOST:,} and is {count}")
+    return count
 
 
 def _settings(about: dict[str, Any]) -> dict[str, Any]:
@@ -128,11 +141,12 @@ def _settings(about: dict[str, Any]) -> dict[str, Any]:
 def _blank_predictors(schema: Schema, experiment: Experiment, num_samples: int) -> AbstractPredictor:
     """Predictors of the right shapes, found without computing any."""
     spec = task_spec(schema)
-    learner = fresh(experiment, spec, target_scaling(schema))
-    shapes = eqx.filter_eval_shape(lambda one: one.adapt(_blank(spec), num_samples=num_samples, key=jr.key(0)), learner)
-    return jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf, shapes
-    )
+
+    def adapted() -> AbstractPredictor:
+        learner = fresh(experiment, spec, target_scaling(schema))
+        return learner.adapt(_blank(spec), num_samples=num_samples, key=jr.key(0))
+
+    return eqx.filter_eval_shape(adapted)
 
 
 def _blank(spec: TaskSpec) -> Examples:

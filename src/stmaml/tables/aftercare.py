@@ -29,7 +29,7 @@ from stmaml.tables.calibration import (
 )
 from stmaml.tables.groups import GroupTasks
 from stmaml.tables.heldout import raw_predictions
-from stmaml.tables.novelty import Reference, refer
+from stmaml.tables.novelty import Reference, odd_part, refer
 from stmaml.tasks import Examples, weighted_mean
 
 CALIBRATION_TASKS = 1500  # several draws of labelled rows from each group: one draw is most of the chance in coverage
@@ -145,12 +145,21 @@ def load_calibration(folder: Path) -> Calibration:
     """What makes a run's predictions hold."""
     if not calibration_path(folder).exists():
         raise RunError(f"{folder} is not finished. Go on with 'stmaml fit --resume {folder}'.")
-    return Calibration.from_json(read_json(calibration_path(folder)))
+    path = calibration_path(folder)
+    content = read_json(path)
+    try:
+        return Calibration.from_json(content)
+    except (RunError, TypeError) as error:
+        raise RunError(f"{path}: {error}") from error
 
 
 def load_reference(folder: Path) -> Reference:
     """What groups usually look like to a run's learner."""
-    return Reference(**read_arrays(_reference_path(folder)))
+    path = _reference_path(folder)
+    arrays = read_arrays(path)
+    if (lacking := odd_part(arrays)) is not None:
+        raise RunError(f"{path} does not say what groups look like: {lacking}. Restore it from a copy, or fit again.")
+    return Reference(**arrays)
 
 
 def calibration_path(folder: Path) -> Path:

@@ -174,7 +174,7 @@ def schema_of(experiment: Any) -> Schema:
         raise RunError("the run does not say what its columns hold. Restore its config.json from a copy, or fit again.")
     try:
         return Schema.from_json(stored)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"the run's schema lacks or misnames {error}. Restore it from a copy, or fit again.") from error
 
 

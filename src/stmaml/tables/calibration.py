@@ -17,6 +17,7 @@ median, by as much as the held-out ones did.
 import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +27,8 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float, Int
 
+from stmaml.border.typed import from_dict
+from stmaml.errors import RunError
 from stmaml.prediction import Prediction, Recalibrated
 from stmaml.quantiles import student_at
 
@@ -69,10 +72,24 @@ class Calibration:
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Calibration":
-        """The calibration back from `to_json`."""
-        scores = tuple(tuple(row) for row in content["scores"])
-        floors = tuple(tuple(row) for row in content.get("floors", ()))
-        return Calibration(tuple(content["shots"]), tuple(content["temperature"]), scores, content["groups"], floors)
+        """The calibration back from `to_json`; RunError if it is none that was ever fitted."""
+        read = from_dict(Calibration, content)
+        read._check()
+        return read
+
+    def _check(self) -> None:
+        count = len(self.shots)
+        temperatures = all(0 < temperature < np.inf for temperature in self.temperature)
+        tables = {"scores": (self.scores, LEVELS), "floors": (self.floors, SET_LEVELS)}
+        _need(count > 0 and self.shots[0] >= 0 and _rising(self.shots, 1), "'shots' that rise from 0 or more")
+        _need(len(self.temperature) == count and temperatures, "a 'temperature' above 0 for each of 'shots'")
+        _need(self.groups >= 0, "a number of 'groups' of 0 or more")
+        for name, (rows, levels) in tables.items():
+            sizes = [len(row) for row in rows]
+            _need(not rows or sizes == [len(levels)] * count, f"{len(levels)} '{name}' for each of 'shots'")
+            _need(bool(np.isfinite([value for row in rows for value in row]).all()), f"finite '{name}'")
+        _need(all(_rising(row) for row in self.scores), "'scores' that rise from level to level")
+        _need(all(0 <= floor <= 1 for row in self.floors for floor in row), "'floors' from 0 to 1")
 
     def _between(
         self, table: Float[np.ndarray, "k *l"], shots: int | Int[np.ndarray, "*m"]
@@ -82,6 +99,16 @@ class Calibration:
         flat = table.reshape(len(knots), -1)
         mixed = np.stack([np.interp(at, knots, flat[:, i]) for i in range(flat.shape[1])], axis=-1)
         return mixed.reshape((*at.shape, *table.shape[1:]))
+
+
+def _rising(values: tuple[int | float, ...], least: int | float = -1e-6) -> bool:
+    """Whether each value is above the one before, by `least` or more."""
+    return all(high - low >= least for low, high in pairwise(values))
+
+
+def _need(holds: bool, what: str) -> None:
+    if not holds:
+        raise RunError(f"a calibration must have {what}, and this one has not. Restore it from a copy, or fit again.")
 
 
 class Recalibration(eqx.Module):

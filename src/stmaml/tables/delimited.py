@@ -15,7 +15,7 @@ def read_csv(part: Part, reading: Reading) -> pl.DataFrame:
     lines = _first_lines(part)
     delimiter = reading.delimiter or _delimiter(lines)
     header = [name.strip() for name in _fields(lines[0], delimiter)]
-    if len(header) < 2 and header[0] not in reading.known:
+    if len(header) < 2 and not (header and header[0] in reading.known):
         raise SourceError(
             f"{part.label} has a single column '{_short(lines[0])}' when split at {_called(delimiter)}. Name what "
             "separates its columns with --delimiter."

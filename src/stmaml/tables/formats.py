@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from stmaml.border.files import read_file
 from stmaml.errors import SourceError
 from stmaml.tables.delimited import read_csv
 from stmaml.tables.parts import Part, Reading, first_line, places, tidy
@@ -83,15 +84,15 @@ def _source(part: Part) -> Path | io.BytesIO:
 
 
 def _bytes(part: Part) -> bytes:
-    return part.content if isinstance(part.content, bytes) else part.content.read_bytes()
+    return part.content if isinstance(part.content, bytes) else read_file(part.content)
 
 
 @contextmanager
 def _whole(label: str, form: str, *damage: type[Exception]) -> Iterator[None]:
-    """Turns the errors of a damaged file into one that names it."""
+    """Turns the errors of a damaged file, and the panics of polars over it, into one that names it."""
     try:
         yield
-    except (pl.exceptions.PolarsError, OSError, *damage) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, *damage) as error:
         raise SourceError(
             f"{label} is not a whole {form} file ({first_line(error)}). Write or fetch it again."
         ) from error

@@ -1,6 +1,6 @@
 """Whether a group looks like those a learner was trained on, and which labels would tell most about it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -38,6 +38,23 @@ class Reference:
     def _nearest(self, shots: Int[np.ndarray, " m"]) -> Int[np.ndarray, " m"]:
         own, fitted = (np.log1p(np.asarray(each, dtype=float)) for each in (shots, self.shots))
         return np.abs(own[:, None] - fitted[None]).argmin(1)
+
+
+def odd_part(arrays: dict[str, np.ndarray]) -> str | None:
+    """What is wrong with arrays that are to be a reference, if anything is."""
+    names = [field.name for field in fields(Reference)]
+    if lacking := sorted(set(names) ^ set(arrays)):
+        return f"{lacking[0]} is missing or unknown"
+    count, size = len(np.atleast_1d(arrays["shots"])), arrays["mean"].shape[-1:]
+    held = arrays["distance"].shape[-1:]
+    shapes = {"shots": (), "mean": size, "precision": size * 2, "distance": held, "entropy": ()}
+    for name, array in arrays.items():
+        if array.shape != (count, *shapes[name]) or array.dtype.kind not in ("i" if name == "shots" else "f"):
+            return f"{name} is {array.dtype} of shape {array.shape}"
+        if 0 in array.shape or (name != "entropy" and not np.isfinite(array).all()):
+            return f"{name} holds no number, or one that is not finite"
+    rising = (np.diff(arrays["distance"]) >= 0).all() and (np.diff(arrays["shots"]) > 0).all()
+    return None if rising and arrays["distance"].min() >= 0 and arrays["shots"][0] > 0 else "its order is wrong"
 
 
 def mahalanobis(

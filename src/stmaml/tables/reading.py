@@ -3,7 +3,6 @@
 Cells of CSV files stay text: what a column holds is decided once, over all rows, in `schema.py`.
 """
 
-import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
+from stmaml.border.files import check_regular, gunzip, read_file
 from stmaml.data.archives import members
 from stmaml.errors import SourceError
 from stmaml.progress import tell
@@ -55,6 +55,7 @@ def _parts(paths: Sequence[Path]) -> Iterator[Part]:
     for number, file in enumerate(files):
         if len(files) > 1:
             tell("reading files", number, len(files))
+        check_regular(file)
         if file.name.lower().endswith(ARCHIVE_ENDINGS):
             yield from _members(file)
         else:
@@ -103,8 +104,8 @@ def _intact(what: str) -> Iterator[None]:
 def _read_part(part: Part, reading: Reading) -> pl.DataFrame:
     with _intact(part.label):
         if part.label.lower().endswith(".gz"):
-            packed = part.content if isinstance(part.content, bytes) else part.content.read_bytes()
-            part = Part(part.label, gzip.decompress(packed))
+            packed = part.content if isinstance(part.content, bytes) else read_file(part.content)
+            part = Part(part.label, gunzip(packed, part.label))
         return read_part(part, reading)
 
 

@@ -9,12 +9,14 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32
 
+from stmaml.border.typed import from_dict, need
 from stmaml.errors import SettingError, SourceError, closest
 from stmaml.runs import as_json
 from stmaml.tables import cells
 from stmaml.tables.columns import KINDS, Boolean, Categorical, Column, Date, Dropped, Numeric, Ordinal, Used
 from stmaml.tables.oddities import code_notes, day_numbers, far_codes, fences, name_notes, odd_values
 from stmaml.tables.parts import check_has
+from stmaml.tables.stored import check_scale
 from stmaml.tables.target import NUMBER_SHARE, Chosen, Target, WantedTarget, infer_target
 
 MAX_LEVELS = 24
@@ -88,13 +90,13 @@ class Schema:
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Schema":
-        """The schema back from `to_json`."""
-        columns = tuple(KINDS[column["kind"]](**_tuples(column)) for column in content["columns"])
-        return Schema(content["task"], Target(**_tuples(content["target"])), columns, tuple(content["missing"]))
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        """The schema back from `to_json`; RunError if it is none that was ever found out."""
+        columns = tuple(from_dict(KINDS[column["kind"]], column, "schema.") for column in content["columns"])
+        target, missing = content["target"], need(tuple[str, ...], content["missing"], "missing")
+        schema = Schema(need(str, content["task"], "task"), from_dict(Target, target, "target."), columns, missing)
+        for each in (*columns, schema.target):
+            check_scale(as_json(each), each.name)
+        return schema
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -1,0 +1,1 @@
+"""What comes from outside: files, pictures, numbers in text. Nothing is believed before it is checked here."""

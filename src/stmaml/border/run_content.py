@@ -1,0 +1,154 @@
+"""What the small files of a run may hold: lines of its log, summaries of scores, what a trace is about.
+
+Each check gives the content back, or a RunError. What is not there is not asked for: other versions wrote less.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stmaml.border.typed import RESTORE, need
+from stmaml.errors import RunError
+
+Check = Callable[[Any, str], Any]
+NUMBERS = (int, float)
+SHOTS = re.compile(r"[0-9]{1,9}")
+OLD_TABLE = ("samples", "digest", "verdict")  # what stands beside all scores of a table's run of 0.1.0
+
+
+def check_entry(entry: Any) -> dict[str, Any]:
+    """A line of the log: numbers by name, those of a validation in an object of their own, and a note in words."""
+    for name, value in need(dict, entry, "a line of the log").items():
+        ENTRY.get(name, _number)(value, name)
+    need(int, entry.get("step", 0), "step")
+    return entry
+
+
+def check_summary(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary of scores."""
+    for name, value in summary.items():
+        SUMMARY.get(name, _anything)(value, name)
+    for name in OLD_TABLE if {"scores", "test_groups"} <= set(summary) else ():
+        SUMMARY[name](summary.get(name), name)
+    return summary
+
+
+def check_about(about: Any) -> dict[str, Any]:
+    """What a trace is for: the kind of figure, and words and numbers for its labels."""
+    need(str, need(dict, about, "about").get("figure"), "figure")
+    for name, value in about.items():
+        need(int | float | str | bool, value, name)
+    return about
+
+
+def check_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run in rough outline; each part is checked by who reads it."""
+    for name, value in config.items():
+        CONFIG.get(name, _anything)(value, name)
+    return config
+
+
+def _anything(value: Any, name: str) -> None:
+    del value, name
+
+
+def _typed(kind: Any) -> Check:
+    return lambda value, name: need(kind, value, name)
+
+
+def _number(value: Any, name: str) -> None:
+    """Any number: a score may be infinite, and not a number where a mean is of nothing."""
+    if type(value) not in NUMBERS:
+        need(float, value, name)
+
+
+def _scores(value: Any, name: str) -> None:
+    for metric, score in need(dict, value, name).items():
+        _number(score, f"{name}.{metric}")
+
+
+def _metrics(value: Any, name: str) -> None:
+    """Means and half-widths by the name of the metric, of which there is one or more."""
+    if not need(dict, value, name):
+        raise RunError(f"'{name}' must have a metric or more; it has none. {RESTORE}")
+    for metric, summary in value.items():
+        _scores(summary, f"{name}.{metric}")
+        _number(summary.get("mean"), f"{name}.{metric}.mean")
+        _number(summary.get("ci95"), f"{name}.{metric}.ci95")
+
+
+def _of_each(check: Check) -> Check:
+    def checked(value: Any, name: str) -> None:
+        for key, one in need(dict, value, name).items():
+            check(one, f"{name}.{key}")
+
+    return checked
+
+
+def _conditions(value: Any, name: str) -> None:
+    need(str, need(dict, value, name).get("benchmark"), f"{name}.benchmark")
+    need(int, value.get("samples"), f"{name}.samples")
+    need(int | None, value.get("inner_steps"), f"{name}.inner_steps")
+    for setting, stated in need(dict, value.get("tasks"), f"{name}.tasks").items():
+        kind = int if setting in ("shots", "groups") else int | float | str | bool | tuple[Any, ...] | None
+        need(kind, stated, f"{name}.tasks.{setting}")
+
+
+def _extra(value: Any, name: str) -> None:
+    for key, one in need(dict, value, name).items():
+        need(dict, one, f"{name}.{key}")
+        mean, half = (need(tuple[Any, ...], one.get(part), f"{name}.{key}.{part}") for part in ("mean", "ci95"))
+        for value in (*mean, *half, *([None] if len(mean) != len(half) else [])):
+            _number(value, f"{name}.{key}")
+
+
+def _by_shots(value: Any, name: str) -> None:
+    """Metrics by model, by number of labelled rows."""
+    for shots, models in need(dict, value, name).items():
+        need(int, int(shots) if SHOTS.fullmatch(shots) else shots, name)
+        _of_each(_metrics)(models, f"{name}.{shots[:20]}")
+
+
+def _floor(value: Any, name: str) -> None:
+    _metrics(need(dict, value, name).get("metrics"), f"{name}.metrics")
+    need(str, value.get("name", ""), f"{name}.name")
+
+
+def _named(*texts: str) -> Check:
+    def checked(value: Any, name: str) -> None:
+        for text in texts:
+            if text in need(dict, value, name):
+                need(str, value[text], f"{name}.{text}")
+        need(dict, value.get("settings", {}), f"{name}.settings")
+
+    return checked
+
+
+CONFIG: Mapping[str, Check] = {
+    **dict.fromkeys(("created", "command", "device", "keys", "kind"), _typed(str)),
+    **dict.fromkeys(("versions", "modelling", "training", "settings", "table"), _typed(dict)),
+    "versions": _of_each(_typed(str)),
+    "seed": _typed(int),
+    "benchmark": _named("name"),
+    "method": _named("name", "preset"),
+    "scaling": _typed(dict | None),
+    "schema": _typed(dict | None),
+}
+"""What is known of a run's settings, by its name among them."""
+ENTRY: Mapping[str, Check] = {"validation": _scores, "note": _typed(str)}
+"""What a line of the log holds beside numbers."""
+SUMMARY: Mapping[str, Check] = {
+    **dict.fromkeys(("benchmark", "method", "preset", "digest", "targets_digest", "task_set"), _typed(str)),
+    **dict.fromkeys(("row", "note", "verdict", "norm"), _typed(str)),
+    **dict.fromkeys(("seed", "tasks", "samples", "place", "test_groups"), _typed(int)),
+    "inner_steps": _typed(int | None),
+    "arrays": _typed(bool),
+    **dict.fromkeys(("settings", "sweep", "calibration"), _typed(dict)),
+    "conditions": _conditions,
+    "metrics": _metrics,
+    "families": _of_each(_metrics),
+    "scores": _by_shots,  # 0.1.0
+    "floor": _floor,
+    "extra": _extra,
+}
+"""What is known of a summary, by its name in it."""

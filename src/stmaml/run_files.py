@@ -1,0 +1,102 @@
+"""How files of a run are read and written: JSON objects, and trees of arrays, none of which is believed unchecked."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from stmaml.border.arrays import DAMAGE, pack_arrays, unpack_arrays
+from stmaml.border.files import read_file
+from stmaml.border.json_text import MOST_BYTES, parse_json
+from stmaml.border.writing import write_bytes
+from stmaml.errors import RunError
+from stmaml.legacy.settings import plain_names
+
+MEND = "Restore it from a copy, or resume or train again."
+Tree = TypeVar("Tree", bound=PyTree)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file."""
+    try:
+        content = parse_json(read_file(path, MOST_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read ({why(error)}). Restore it from a copy, or train again.") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path} holds {type(content).__name__}, not an object. Restore it from a copy, or train again.")
+    return content
+
+
+def why(error: BaseException) -> str:
+    """The first line of an error, cut where it repeats what is in a file."""
+    return str(error).partition("\n")[0][:200].rstrip(".") or type(error).__name__
+
+
+def save_arrays(path: Path, tree: PyTree) -> None:
+    """Every array of a tree, by its path in the tree, as .npz: no pickle, and a checksum for each array."""
+    write_bytes(path, pack_arrays(_named(tree)))
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file that `save_arrays` wrote, by their paths."""
+    return plain_names(read_npz(path))
+
+
+def load_arrays(path: Path, like: Tree, *, infinite: bool = False) -> Tree:
+    """The arrays of a file in the shape of `like`, whose arrays may be shapes alone; all finite unless `infinite`."""
+    stored, wanted = read_arrays(path), _named(like)
+    no_fit = f"{path} does not fit these settings"
+    if missing := sorted(set(wanted) ^ set(stored)):
+        advice = "It was made with other settings or another version; train again."
+        raise RunError(f"{no_fit}: {missing[0]} is in only one of them. {advice}")
+    for name, array in wanted.items():
+        here, there = (f"{each.dtype}{list(each.shape)}" for each in (array, stored[name]))
+        if here != there:
+            advice = "It was made with other settings; train again."
+            raise RunError(f"{no_fit}: {name} is {there} there, {here} here. {advice}")
+        _check_numbers(path, name, stored[name], infinite=infinite)
+    arrays, rest = eqx.partition(like, _is_array)
+    filled = jax.tree.unflatten(jax.tree.structure(arrays), [jax.numpy.asarray(stored[name]) for name in wanted])
+    return eqx.combine(filled, rest)
+
+
+def _check_numbers(path: Path, name: str, array: np.ndarray, *, infinite: bool) -> None:
+    """Refuses weights with which no prediction is a number."""
+    if array.dtype.kind == "f" and (np.isnan(array).any() if infinite else not np.isfinite(array).all()):
+        bad = "not a number" if np.isnan(array).any() else "infinite"
+        raise RunError(f"{path} is damaged: {name} holds a value that is {bad}. {MEND}")
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file, checked against their checksums and their digest."""
+    try:
+        return unpack_arrays(path)
+    except FileNotFoundError as error:
+        raise RunError(f"{path} is missing. Restore it from a copy, or train or evaluate again.") from error
+    except DAMAGE as error:
+        raise RunError(f"{path} is damaged or cut short ({why(error)}). {MEND}") from error
+
+
+def json_bytes(content: Mapping[str, Any]) -> np.ndarray:
+    """JSON as an array, which has a place among others in a file."""
+    return np.frombuffer(json.dumps(content).encode(), dtype=np.uint8)
+
+
+def _named(tree: PyTree) -> dict[str, Any]:
+    """Each array by its path in the tree; a shape stays one."""
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, _is_array))
+    named = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+    return {name: leaf if _is_shape(leaf) else np.asarray(leaf) for name, leaf in named.items()}
+
+
+def _is_shape(leaf: Any) -> bool:
+    return isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def _is_array(leaf: Any) -> bool:
+    return eqx.is_array_like(leaf) or _is_shape(leaf)

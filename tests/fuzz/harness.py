@@ -1,0 +1,147 @@
+"""Runs spoilt files past their readers, each within limits, and counts how that ended."""
+
+import contextlib
+import os
+import resource
+import signal
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from stmaml.errors import StmamlError
+from tests.fuzz.mutations import Mutation
+from tests.fuzz.specimens import KINDS, Kind
+
+SECONDS = 10
+MEMORY = 2 << 30
+GOOD = ("refused", "loaded")
+ENDS = (*GOOD, "traceback", "silent nonsense", "too slow", "too large", "wrote elsewhere")
+
+
+class TooSlow(BaseException):
+    """A reader did not answer in time; no `except Exception` catches this."""
+
+
+@dataclass
+class Found:
+    """How the cases of a kind ended, and those that ended badly."""
+
+    ends: Counter[str] = field(default_factory=Counter)
+    bad: list[dict[str, Any]] = field(default_factory=list)
+
+
+def fuzz(cases: int, *, seed: int = 0, only: tuple[str, ...] = (), cheap: bool = False) -> dict[str, Found]:
+    """So many cases, shared out among the kinds of file; the same seed gives the same cases."""
+    kinds = [kind for kind in KINDS if (not only or kind.name in only) and not (cheap and kind.dear)]
+    found = {kind.name: Found() for kind in kinds}
+    with tempfile.TemporaryDirectory() as root, _own_cache(Path(root)):
+        made = {kind.name: kind.make(_folder(Path(root) / "kinds" / kind.name)) for kind in kinds}
+        originals = {name: path.read_bytes() for name, path in made.items()}
+        for kind in kinds:
+            kind.load(made[kind.name])  # what was not spoilt must load
+        for number in range(cases):
+            kind = kinds[number % len(kinds)]
+            _case(kind, made[kind.name], originals[kind.name], f"{seed}-{number}", found[kind.name], Path(root))
+    return found
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+@contextlib.contextmanager
+def _own_cache(root: Path) -> Iterator[None]:
+    """A cache and a working folder of its own."""
+    before, here = os.environ.get("STMAML_CACHE"), Path.cwd()
+    os.environ["STMAML_CACHE"] = str(root / "cache")
+    os.chdir(_folder(root / "here"))
+    try:
+        yield
+    finally:
+        os.chdir(here)
+        os.environ.pop("STMAML_CACHE")
+        if before is not None:
+            os.environ["STMAML_CACHE"] = before
+
+
+def _case(kind: Kind, path: Path, original: bytes, name: str, found: Found, root: Path) -> None:
+    rng = Random(f"{kind.name}-{name}")
+    mutation: Mutation = rng.choice(kind.mutations)
+    spoilt = mutation(original, rng)
+    path.write_bytes(spoilt)
+    before = _listing(root)
+    try:
+        end, why = _outcome(kind, path)
+        if end in GOOD and _listing(root) != before:
+            end, why = "wrote elsewhere", str(sorted(_listing(root) ^ before)[:3])
+    finally:
+        path.write_bytes(original)
+    found.ends[end] += 1
+    if end not in GOOD:
+        found.bad.append({"case": name, "end": end, "mutation": mutation.__qualname__, "why": why})
+
+
+def _listing(root: Path) -> set[str]:
+    return {str(path) for part in ("kinds", "here") for path in (root / part).rglob("*")}
+
+
+def _outcome(kind: Kind, path: Path) -> tuple[str, str]:
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        with _limited():
+            kind.load(path)
+        end, why = "loaded", ""
+    except StmamlError as error:
+        end, why = ("refused", "") if _is_sentence(str(error)) else ("silent nonsense", f"no sentence: {error}")
+    except TooSlow:
+        end, why = "too slow", ""
+    except AssertionError as error:
+        end, why = "silent nonsense", str(error)[:300]
+    except BaseException as error:  # a panic of polars is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        end, why = "traceback", "".join(traceback.format_exception(error, limit=-4))[-900:]
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - largest)
+    return ("too large", f"{grown:,} bytes") if grown > MEMORY else (end, why)
+
+
+def _is_sentence(text: str) -> bool:
+    return bool(text) and "Traceback" not in text and len(text) < 3000
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """At most so many seconds, and so much memory more than is in use."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TooSlow
+
+    usual = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
+
+
+def table(found: dict[str, Found]) -> str:
+    """The counts as Markdown, a row a kind of file."""
+    columns = ("cases", *ENDS)
+    rows = ["| file | " + " | ".join(columns) + " |", "|---|" + "--:|" * len(columns)]
+    total: Counter[str] = Counter()
+    for name, one in found.items():
+        total += one.ends
+        rows.append(_row(name, one.ends))
+    return "\n".join([*rows, _row("all", total)])
+
+
+def _row(name: str, ends: Counter[str]) -> str:
+    counts = [sum(ends.values()), *(ends[end] for end in ENDS)]
+    return f"| {name} | " + " | ".join(f"{count:,}" for count in counts) + " |"

@@ -1,0 +1,35 @@
+"""Spoilt files of every kind: loaded, or refused in a sentence; never a traceback, never without an end."""
+
+import pytest
+
+from tests.fuzz.harness import GOOD, fuzz, table
+from tests.fuzz.specimens import KINDS
+
+
+def check(cases: int, *, cheap: bool = False) -> None:
+    found = fuzz(cases, seed=0, cheap=cheap)
+    assert sum(sum(one.ends.values()) for one in found.values()) == cases
+    assert not [bad for one in found.values() for bad in one.bad], table(found)
+    refused = sum(one.ends["refused"] for one in found.values())
+    assert refused > cases / 4  # a harness that spoils nothing would find nothing
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_three_hundred_spoilt_files_are_loaded_or_refused():
+    check(300, cheap=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_ten_thousand_spoilt_files_are_loaded_or_refused():
+    check(10_000)
+
+
+def test_the_same_seed_spoils_the_same_files():
+    first, second = (fuzz(12, seed=3, only=("CSV", "IDX", "lock")) for _ in range(2))
+    assert {name: one.ends for name, one in first.items()} == {name: one.ends for name, one in second.items()}
+    assert all(set(one.ends) <= set(GOOD) for one in first.values())
+
+
+def test_every_kind_has_a_name_of_its_own():
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
