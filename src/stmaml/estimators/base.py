@@ -2,7 +2,7 @@
 
 import abc
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import polars as pl
@@ -39,8 +39,8 @@ class FewShotEstimator(BaseEstimator, abc.ABC):
 
     _kind: WantedTarget
     # Where scikit-learn routes metadata, groups reach these without a set_..._request.
-    __metadata_request__fit = {"groups": True}  # noqa: RUF012 (scikit-learn's own manner)
-    __metadata_request__predict = {"groups": True}  # noqa: RUF012
+    __metadata_request__fit: ClassVar = {"groups": True}
+    __metadata_request__predict: ClassVar = {"groups": True}
 
     def __init__(  # without types: scikit-learn wants nothing refused before fit
         self,

@@ -1,6 +1,6 @@
 """The estimator of classes."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ class FewShotClassifier(ClassifierMixin, FewShotEstimator):
     """
 
     _kind: WantedTarget = "classification"
-    __metadata_request__predict_proba = {"groups": True}  # noqa: RUF012 (scikit-learn's own manner)
+    __metadata_request__predict_proba: ClassVar = {"groups": True}
 
     def predict(self, X: Any, *, groups: Any = None) -> Shaped[np.ndarray, " n"]:
         """The likeliest class of each row."""
