@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     from stmaml.benchmarks import BENCHMARKS
     from stmaml.benchmarks.sources import TaskSource
+    from stmaml.estimators import FewShotClassifier, FewShotRegressor
     from stmaml.experiments import load_pretrained, load_run, meta_train
     from stmaml.methods import METHODS
     from stmaml.methods.base import AbstractMetaLearner, predict, predict_with
     from stmaml.prediction import Prediction
-    from stmaml.tables.estimators import FewShotClassifier, FewShotRegressor
     from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
     from stmaml.training import TrainConfig
 
@@ -41,7 +41,7 @@ __all__ = [
 ]
 _HOMES = (  # from the quickest to import on
     *("tasks", "prediction", "methods.base", "methods", "benchmarks.base", "benchmarks", "training"),
-    *("experiments", "tables.estimators"),
+    *("experiments", "estimators"),
 )
 
 

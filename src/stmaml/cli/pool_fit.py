@@ -16,9 +16,8 @@ from stmaml.errors import SettingError
 from stmaml.locks import locked
 from stmaml.pool.fitting import PoolStopped, fit_pool
 from stmaml.pool.opening import PoolTable, open_pool_table
-from stmaml.pool.store import POOL, PoolRun, PoolSettings
-from stmaml.provenance import provenance
-from stmaml.runs import Run, as_json
+from stmaml.pool.store import PoolRun, PoolSettings
+from stmaml.runs import Run
 from stmaml.tables.benchmark import Config, TableConfig
 from stmaml.tables.parts import Reading
 from stmaml.tables.reading import read_table
@@ -37,9 +36,10 @@ def begin_pool(flags: Any, console: Console) -> tuple[Run, dict[str, Any]]:
         run.check_free("fit")
     settings = PoolSettings(flags.members, flags.config.sizes.shots, flags.minutes)
     table = _open(config, settings, flags.seed, console)
-    run.create({**provenance(), **_described(table, settings, flags.seed)}, force=flags.force)
+    store = PoolRun(run)
+    store.create(table.config, settings, flags.seed, force=flags.force)
     show_columns(table.schema, table.notes, console)
-    return run, _fit(PoolRun(run), table, settings, console)
+    return run, _fit(store, table, settings, console)
 
 
 def resume_pool(run: Run, console: Console) -> dict[str, Any]:
@@ -76,14 +76,6 @@ def _open(config: Config, settings: PoolSettings, seed: int, console: Console) -
         reading = Reading(config.delimiter, config.table.columns, sheet=config.sheet)
         frame = read_table([Path(file) for file in config.files], reading)
         return open_pool_table(frame, config, shots=settings.shots, seed=seed)
-
-
-def _described(table: PoolTable, settings: PoolSettings, seed: int) -> dict[str, Any]:
-    return {
-        "seed": seed,
-        "benchmark": {"name": "table", "settings": as_json(table.config)},
-        "method": {"name": POOL, "preset": "default", "settings": as_json(settings)},
-    }
 
 
 def _fit(store: PoolRun, table: PoolTable, settings: PoolSettings, console: Console) -> dict[str, Any]:

@@ -233,7 +233,7 @@ class _Asked:
     query: pl.DataFrame
     rows: GroupedRows
     groups: Groups
-    support: list[Int[np.ndarray, " k"]]
+    support: list[Int[np.ndarray, " _"]]
     first: int
     """Where the rows to predict begin."""
     num_known: int

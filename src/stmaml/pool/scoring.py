@@ -14,7 +14,7 @@ from stmaml.tables.calibration import class_sets
 
 POOL = "pool"
 NOMINAL = (0.5, 0.8, 0.9)
-ByGroup = dict[str, Float[np.ndarray, " g"]]
+ByGroup = dict[str, Float[np.ndarray, " _"]]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from stmaml.pool.pooling import Pooling
 from stmaml.pool.registry import all_members
 from stmaml.pool.rows import Factors
 from stmaml.pool.usual import Usual
-from stmaml.runs import Run, from_dict, read_json, read_npz, write_bytes, write_json
+from stmaml.provenance import provenance
+from stmaml.runs import Run, as_json, from_dict, read_json, read_npz, write_bytes, write_json
 from stmaml.tables.benchmark import Config
 from stmaml.tables.schema import Schema
 
@@ -62,6 +63,24 @@ class PoolRun:
         """Labelled rows of known groups."""
         return self.folder / "known.parquet"
 
+    def create(self, table: Config, settings: PoolSettings, seed: int, *, force: bool = False) -> None:
+        """Makes the folder and writes what the pool will be made of; nothing of an earlier one is left."""
+        about = {
+            "seed": seed,
+            "benchmark": {"name": "table", "settings": as_json(table)},
+            "method": {"name": POOL, "preset": "default", "settings": as_json(settings)},
+        }
+        if not force:
+            self.run.check_free("fit")
+        self.clear()
+        self.run.create({**provenance(), **about}, force=force)
+
+    def clear(self) -> None:
+        """Deletes all that fitting wrote, so that nothing of it is taken for part of another run."""
+        kept = [*self.folder.glob("members/*.npz"), *self.folder.glob("held-out/*.npz")]
+        for path in [self.pool_path, self.result_path, self.known_path, *kept]:
+            path.unlink(missing_ok=True)
+
     def is_finished(self) -> bool:
         """Whether it can predict."""
         return self.pool_path.exists()
@@ -79,6 +98,11 @@ class PoolRun:
         self.run.save_arrays(Path("members") / f"{name}.npz", fitted.state())
         arrays = {f"{i}.{field}": getattr(one, field) for i, one in enumerate(said) for field in FIELDS}
         self.run.save_arrays(Path("held-out") / f"{name}.npz", arrays)
+
+    def save_members(self, model: PoolModel) -> None:
+        """Keeps what the members of a pool made elsewhere have learnt."""
+        for name, fitted in model.members.items():
+            self.run.save_arrays(Path("members") / f"{name}.npz", fitted.state())
 
     def said(self, name: str, count: int) -> list[Forecast] | None:
         """What the folds of a member said, if that was kept."""

@@ -1,4 +1,4 @@
-"""The scikit-learn face: manners, frames of all kinds, pipelines, and the estimator checks."""
+"""The scikit-learn face of one method: manners, frames of all kinds, pipelines, and the estimator checks."""
 
 import pickle
 import runpy
@@ -21,13 +21,15 @@ from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from stmaml import FewShotClassifier, FewShotRegressor
-from stmaml.errors import SourceError
+from stmaml.errors import RunError, SettingError, SourceError
+from stmaml.estimators import learning, wanted
+from stmaml.estimators.frames import column_of, frame_of
+from stmaml.estimators.learning import LearntMethod
 from stmaml.experiments import fresh
 from stmaml.recipes import Experiment
-from stmaml.tables import estimators
+from stmaml.runs import Run
 from stmaml.tables.benchmark import Config, target_scaling, task_spec
 from stmaml.tables.calibration import Calibration
-from stmaml.tables.estimators import GROUP, TARGET
 from stmaml.tables.model import FewShotModel
 from stmaml.tables.novelty import Reference
 from stmaml.tables.schema import infer_schema
@@ -40,11 +42,11 @@ def clone(estimator: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(estimators, "table_recipe", small)
+    monkeypatch.setattr(wanted, "table_recipe", small)
 
 
-def small(table: Config, method: str, *, steps: int | None) -> Experiment:
-    del method
+def small(table: Config, method: str, *, steps: int | None, preset: str, linear: bool) -> Experiment:
+    del method, preset, linear
     return quick(steps or 80, table)
 
 
@@ -56,8 +58,8 @@ def table() -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def regressor(table) -> FewShotRegressor:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimators, "table_recipe", small)
-        return FewShotRegressor(shots=6, min_query=2).meta_fit(
+        patch.setattr(wanted, "table_recipe", small)
+        return FewShotRegressor(method="st-maml", shots=6, min_query=2).meta_fit(
             table.select("x").to_numpy(), table["y"].to_numpy(), table["shop"].to_numpy()
         )
 
@@ -135,6 +137,36 @@ def test_a_pipeline_needs_a_frozen_scaler(table, group):
     assert np.abs(refitted.predict(x) - expected).max() > 0.01
 
 
+def test_known_groups_answer_with_their_rows(regressor, table):
+    """As if it had been adapted to them; others are new."""
+    x, names = table.select("x").to_numpy()[:24:3], table["shop"].to_list()[:24:3]
+    found = regressor.predict(x, groups=[*names[:4], *["new"] * 4])
+    theirs = table.filter(shop=names[0])
+    adapted = clone(regressor).fit(theirs.select("x").to_numpy(), theirs["y"].to_numpy())
+    assert names[0] == names[3]
+    np.testing.assert_allclose(found[:4], adapted.predict(x[:4]), rtol=1e-4)
+    np.testing.assert_allclose(found[4:], regressor.predict(x[4:]), rtol=1e-4)
+    drawn = regressor.sample_y(x, 300, random_state=1, groups=names)
+    np.testing.assert_allclose(drawn.mean(1), regressor.predict(x, groups=names), atol=0.5)
+
+
+def test_a_run_of_one_method_is_opened_and_not_saved(regressor, group, tmp_path, monkeypatch):
+    """Its rows are not kept, so that all groups are new."""
+    monkeypatch.setattr(learning, "load_model", lambda folder: regressor.meta_model_)
+    Run(tmp_path / "run").create({"seed": 3, "method": {"name": "cnp"}})
+    made = FewShotRegressor.from_run(tmp_path / "run")
+    given = {"method": "cnp", "steps": 80, "shots": 6, "min_query": 2, "order": None, "linear": True, "random_state": 3}
+    assert {name: made.get_params()[name] for name in given} == given
+    blind = clone(regressor).set_params(random_state=3).fit().predict(group[0])
+    np.testing.assert_allclose(made.predict(pandas_of(group[0]).rename(columns={"x": "x0"})), blind, rtol=1e-5)
+    np.testing.assert_allclose(made.predict(group[0], groups=["shop 0"] * 20), blind, rtol=1e-5)
+    np.testing.assert_allclose(clone(made).fit().predict(group[0]), blind, rtol=1e-5)
+    with pytest.raises(SettingError, match="save_run writes pools; this is cnp alone"):
+        made.save_run(tmp_path / "other")
+    with pytest.raises(RunError, match="there is no run folder"):
+        FewShotRegressor.from_run(tmp_path / "nowhere")
+
+
 def test_rows_of_one_group_are_cross_validated_without_meta_fitting_again(regressor, group):
     search = GridSearchCV(regressor, {"num_samples": [2, 5]}, cv=2).fit(*group)
     assert search.best_estimator_.meta_model_ is regressor.meta_model_
@@ -151,11 +183,11 @@ def test_every_random_state_of_scikit_learn_will_do(regressor, group, state):
     assert fitted.sample_y(x, 2, random_state=state).shape == (20, 2)
 
 
-def test_a_state_gives_meta_fit_a_seed(table, monkeypatch):
+def test_a_state_gives_meta_fit_a_seed(regressor, table, monkeypatch):
     seen = []
-    monkeypatch.setattr(estimators, "fit_frame", lambda frame, recipe, seed: seen.append(seed))
+    monkeypatch.setattr(learning, "fit_frame", lambda frame, recipe, seed: seen.append(seed) or regressor.meta_model_)
     state = np.random.RandomState(3)
-    made = FewShotRegressor(shots=6, min_query=2)
+    made = FewShotRegressor(method="st-maml", shots=6, min_query=2)
     for random_state in (state, state, 5):
         made.set_params(random_state=random_state).meta_fit(table.select("x"), table["y"], table["shop"])
     assert len(set(seen)) == 3
@@ -220,10 +252,10 @@ def test_what_is_wrong_is_said(regressor, table, group):
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         regressor.fit(x, y[:3])
     with pytest.raises(SourceError, match="single group"):
-        FewShotRegressor().meta_fit(x, y, ["one"] * 20)
+        FewShotRegressor(method="st-maml").meta_fit(x, y, ["one"] * 20)
 
 
-def frame_of(x: Any) -> pd.DataFrame:
+def pandas_of(x: Any) -> pd.DataFrame:
     return pd.DataFrame({"x": np.asarray(x).ravel()})
 
 
@@ -233,9 +265,9 @@ def frame_of(x: Any) -> pd.DataFrame:
         ({"y": None}, "requires y to be passed, but the target y is None"),
         ({"groups": None}, "meta_fit needs groups, the name of the group of each row; got None"),
         ({"X": np.zeros((0, 1)), "y": [], "groups": []}, r"0 sample\(s\)"),
-        ({"X": frame_of([]), "y": [], "groups": []}, "X has no rows"),
-        ({"X": frame_of(np.zeros(720))[[]]}, "X has no columns"),
-        ({"X": pd.concat([frame_of(np.arange(720))] * 2, axis=1)}, "X has two columns named 'x'"),
+        ({"X": pandas_of([]), "y": [], "groups": []}, "X has no rows"),
+        ({"X": pandas_of(np.zeros(720))[[]]}, "X has no columns"),
+        ({"X": pd.concat([pandas_of(np.arange(720))] * 2, axis=1)}, "X has two columns named 'x'"),
         ({"X": np.zeros((720, 1))}, r"no column is left to predict from: 'x0' is dropped \(constant\)"),
         ({"y": np.zeros(720)}, "^y is '0' in every row"),
         ({"y": [float("nan"), *range(719)]}, "Input y contains NaN or None in 1 of its rows, first at index 0"),
@@ -248,7 +280,7 @@ def frame_of(x: Any) -> pd.DataFrame:
 def test_what_meta_fit_cannot_learn_from_is_said_in_words_of_its_own(table, changes, message):
     given = {"X": table.select("x").to_numpy(), "y": table["y"], "groups": table["shop"], **changes}
     with pytest.raises(ValueError, match=message) as error:
-        FewShotRegressor(shots=6, min_query=2).meta_fit(**given)
+        FewShotRegressor(method="st-maml", shots=6, min_query=2).meta_fit(**given)
     assert "--" not in str(error.value)
 
 
@@ -262,7 +294,7 @@ def test_what_meta_fit_cannot_learn_from_is_said_in_words_of_its_own(table, chan
 )
 def test_settings_are_called_by_the_names_of_parameters(table, settings, message):
     with pytest.raises(ValueError, match=message):
-        FewShotRegressor(**settings).meta_fit(table.select("x"), table["y"], table["shop"])
+        FewShotRegressor(method="st-maml", **settings).meta_fit(table.select("x"), table["y"], table["shop"])
 
 
 def test_labelled_rows_are_checked_by_fit_and_leave_it_as_it_was(regressor, group):
@@ -275,7 +307,7 @@ def test_labelled_rows_are_checked_by_fit_and_leave_it_as_it_was(regressor, grou
         (x, 1000 * y, "^y holds values such as .*Convert it to the unit"),
         (x, np.where(y > y[0], np.nan, y), "Input y contains NaN"),
         (x, np.where(y > y[0], np.inf, y), "^y holds infinity"),
-        (frame_of(x)[:0], y[:0], r"X has no rows.*call fit\(\) alone"),
+        (pandas_of(x)[:0], y[:0], r"X has no rows.*call fit\(\) alone"),
         (None, y, "requires X to be passed"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -291,7 +323,7 @@ def test_questions_without_an_answer_are_said(regressor, group):
     with pytest.raises(ValueError, match="quantiles needs at least one level"):
         fitted.predict_quantiles(x, [])
     with pytest.raises(ValueError, match="X has no rows"):
-        fitted.predict(frame_of([]))
+        fitted.predict(pandas_of([]))
     with pytest.raises(ValueError, match="n_samples must be at least 1; got 0"):
         fitted.sample_y(x, 0)
     twice = fitted.predict_quantiles(x, [0.9, 0.5, 0.9])
@@ -300,7 +332,7 @@ def test_questions_without_an_answer_are_said(regressor, group):
 
 
 def test_gaps_of_pandas_are_gaps():
-    column = estimators._column(pd.Series(["a", pd.NA, None], dtype="string"))
+    column = column_of(pd.Series(["a", pd.NA, None], dtype="string"))
     assert column.to_list() == ["a", None, None]
 
 
@@ -328,18 +360,23 @@ class _Untrained:
     method adapts by itself, so that even its predictions are sensible.
     """
 
-    def fit(self: Any, X: Any = None, y: Any = None) -> Any:
+    def fit(self: Any, X: Any = None, y: Any = None, groups: Any = None) -> Any:
+        del groups
         if X is not None and y is not None:
-            frame = estimators._frame(X)
+            frame = frame_of(X)
             check_consistent_length(frame, y)
-            labelled = frame.with_columns(pl.Series(GROUP, ["one"] * frame.height), self._learn_labels(y))
+            self._learn_classes(y)
+            labelled = frame.with_columns(
+                pl.Series("group", ["one"] * frame.height), pl.Series("target", self._labels(y))
+            )
             every = np.ones(frame.height, dtype=bool)
-            schema = infer_schema(labelled, GROUP, TARGET, train=every, kind=self._kind)
+            schema = infer_schema(labelled, "group", "target", train=every, kind=self._kind)
             experiment = quick()
             nothing = np.zeros((1, 1))
             reference = NoReference(np.array([1]), nothing, nothing[None], nothing, np.zeros(1))
             learner = fresh(experiment, task_spec(schema), target_scaling(schema))
-            self.meta_model_ = FewShotModel(schema, experiment, learner, Calibration((0,), (1.0,)), reference)
+            model = FewShotModel(schema, experiment, learner, Calibration((0,), (1.0,)), reference)
+            self.learnt_ = LearntMethod(model, None)
             self._remember(frame, X)
         return super().fit(X, y)  # pyright: ignore[reportAttributeAccessIssue]
 
