@@ -36,6 +36,7 @@ def begin_pool(flags: Any, console: Console) -> tuple[Run, dict[str, Any]]:
         run.check_free("fit")
     settings = PoolSettings(flags.members, flags.config.sizes.shots, flags.minutes)
     table = _open(config, settings, flags.seed, console)
+    PoolRun(run).clear()
     run.create({**provenance(), **_described(table, settings, flags.seed)}, force=flags.force)
     show_columns(table.schema, table.notes, console)
     return run, _fit(PoolRun(run), table, settings, console)

@@ -9,6 +9,7 @@ import polars as pl
 
 from stmaml.pool.base import Fitted, Forecast, Member
 from stmaml.pool.crossfit import HeldOut, cross_fit, folds_of, held_out_tasks
+from stmaml.pool.group_effects import effects_of_table
 from stmaml.pool.model import PoolModel
 from stmaml.pool.opening import PoolTable
 from stmaml.pool.pooling import learn_pooling
@@ -83,6 +84,9 @@ def _pooled(table: PoolTable, held: list[HeldOut], fitted: dict[str, Fitted], st
     known = kept_columns(table.frame, schema, table)
     model = PoolModel(config, schema, table.factors, pooling, usual, members, known)
     if store is not None:
+        if not schema.target.is_class:
+            store.save_effects(effects_of_table(table))
+        store.save_scored(scored)
         store.save(model, result)
     tell("weighing members", 1, 1)
     for sentence in result["notes"]:

@@ -197,7 +197,7 @@ def _costs(held: HeldOut, names: Sequence[str], factor: Weights) -> Costs:
     said = [held.forecasts[name] for name in names]
     std = np.sqrt(np.maximum(np.stack([each.variance for each in said]), FLOOR)) * factor[:, None]
     group = np.unique(held.tasks.group, return_inverse=True)[1]
-    return crps_costs(np.stack([each.mean for each in said]), std, held.y, group[held.tasks.task], group.max() + 1)
+    return crps_costs(np.stack([each.mean for each in said]), std, held.y, group[held.tasks.task], int(group.max()) + 1)
 
 
 def _folds(held: HeldOut) -> Int[np.ndarray, " g"]:

@@ -23,6 +23,7 @@ def result_of(table: PoolTable, pooling: Pooling, held: Sequence[HeldOut], score
     main = "nll" if is_class else "mse"
     return {
         "target": table.schema.target.name,
+        "kind": "class" if is_class else "number",
         "test_groups": len(scored[0].groups),
         "scores": {str(one.shots): _summaries(one) for one in scored},
         "calibration": {str(one.shots): _held(one, is_class) for one in scored},

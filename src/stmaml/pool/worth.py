@@ -24,7 +24,7 @@ def _number_worth(held: HeldOut, pooling: Pooling) -> dict[str, Summary]:
     spread = np.array(pooling.spread[place])[:, None]
     std = np.sqrt(np.maximum(np.stack([one.variance for one in said]), FLOOR)) * spread
     group = np.unique(held.tasks.group, return_inverse=True)[1]
-    costs = crps_costs(np.stack([one.mean for one in said]), std, held.y, group[held.tasks.task], group.max() + 1)
+    costs = crps_costs(np.stack([one.mean for one in said]), std, held.y, group[held.tasks.task], int(group.max()) + 1)
     whole = costs.of(np.array(pooling.weight[place]))
     found = {}
     for i, name in enumerate(pooling.members):

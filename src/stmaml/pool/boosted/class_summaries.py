@@ -118,7 +118,7 @@ class ClassSummariesMember:
         """Classes."""
         return rows.num_classes > 1
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part."""
         return [learn_class_summaries(root, draw) for root in self.roots.of_each(rows, parts, draw)]
 

@@ -38,7 +38,7 @@ class Either:
         """Whether one of the two does."""
         return self.numbers.suits(rows) or self.classes.suits(rows)
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part."""
         way, member = ("classes", self.classes) if rows.num_classes else ("numbers", self.numbers)
         return [OneWay(way, fitted) for fitted in member.fit_each(rows, parts, draw)]

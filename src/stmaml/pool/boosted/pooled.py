@@ -65,7 +65,7 @@ class PooledNumbers:
         spread = learn_spread(_pooled(held_out, levels, rows.x), rows.y, rows.group, draw.seed)
         return Pooled(grown.trees, spread, levels)
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part."""
         return fit_one_by_one(self, rows, parts, draw)
 
@@ -103,7 +103,7 @@ class EffectsMember:
         """Numbers."""
         return rows.num_classes == 0
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part."""
         return [with_effects(rooted, draw) for rooted in self.roots.of_each(rows, parts, draw)]
 

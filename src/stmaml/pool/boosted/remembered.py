@@ -22,7 +22,7 @@ class Kept(Generic[T]):
     draw: Draw
     made: list[T]
 
-    def serves(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> bool:
+    def serves(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> bool:
         """Whether the very same is asked for again."""
         if self.y() is not rows.y or self.draw != draw or len(parts) != len(self.parts):
             return False
@@ -36,7 +36,7 @@ class Remembered(Generic[T]):
     make: Callable[[GroupedRows, Draw], T]
     _kept: Kept[T] | None = field(init=False, default=None)
 
-    def of_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[T]:
+    def of_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[T]:
         """One for each part of the groups."""
         if self._kept is None or not self._kept.serves(rows, parts, draw):
             made = [self.make(rows.of_groups(part), draw) for part in parts]

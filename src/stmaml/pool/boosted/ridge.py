@@ -88,7 +88,7 @@ class RidgeMember:
         said, asked = line.said(rows, joined), joined.asked
         return Ridge(line, learn_spread(said, rows.y[asked], rows.group[asked], draw.seed, trees=False))
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part."""
         return fit_one_by_one(self, rows, parts, draw)
 

@@ -101,7 +101,7 @@ class SummariesMember:
         """Numbers."""
         return rows.num_classes == 0
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part."""
         return [learn_summaries(rooted, draw) for rooted in self.roots.of_each(rows, parts, draw)]
 

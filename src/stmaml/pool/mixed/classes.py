@@ -75,7 +75,7 @@ class MixedLogistic:
         known = labelled(rows)
         return 2 <= rows.num_classes <= 30 and known.num_groups >= 2 and len(np.unique(known.y)) >= 2
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part."""
         return fit_one_by_one(self, rows, parts, draw)
 

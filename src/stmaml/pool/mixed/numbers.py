@@ -53,7 +53,7 @@ class Mixed:
         """Whether a column is a number of enough values in enough rows to bend."""
         return rows.columns[column].kind == "number" and len(rows.y) >= 30 and len(np.unique(rows.x[:, column])) >= 6
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part."""
         return fit_one_by_one(self, rows, parts, draw)
 

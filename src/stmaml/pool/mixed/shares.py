@@ -46,7 +46,7 @@ class Shares:
         """Any classes."""
         return rows.num_classes > 0
 
-    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " k"]], draw: Draw) -> list[Fitted]:
+    def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """One fit for each part."""
         return fit_one_by_one(self, rows, parts, draw)
 
