@@ -9,10 +9,10 @@ import tyro
 from rich.console import Console
 
 from stmaml.cli.folders import check_folder
-from stmaml.cli.numbers import plain, share, to_place
 from stmaml.cli.parsing import parse
 from stmaml.cli.showing import people_console, table_of, without_nan
 from stmaml.errors import RunError
+from stmaml.numbers import plain, share, to_place
 from stmaml.pool.group_effects import GroupEffects
 from stmaml.pool.kind import is_pool
 from stmaml.pool.store import PoolRun

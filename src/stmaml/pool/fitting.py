@@ -1,5 +1,6 @@
 """Fitting a pool to a table: members cross-fitted over its groups, weighed, calibrated and scored."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -52,10 +53,11 @@ def fit_pool(
         if should_stop():
             raise PoolStopped
         tell(f"fitting {member.name}", number, len(members))
+        begun = time.monotonic()
         said, fitted[member.name] = _member(member, table, fold, store)
+        remark(f"{member.name}: {time.monotonic() - begun:,.1f} s")
         for place, forecast in enumerate(said):
             forecasts[place][member.name] = forecast
-    tell("fitting members", len(members), len(members))
     found = zip(table.counts, tasks, forecasts, strict=True)
     held = [HeldOut(shots, one, each, fold[one.group]) for shots, one, each in found if len(one)]
     return _pooled(table, held, fitted, store)
@@ -89,8 +91,6 @@ def _pooled(table: PoolTable, held: list[HeldOut], fitted: dict[str, Fitted], st
         store.save_scored(scored)
         store.save(model, result)
     tell("weighing members", 1, 1)
-    for sentence in result["notes"]:
-        remark(sentence)
     return Fit(model, result)
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from stmaml.errors import SettingError, SourceError
 from stmaml.pool.base import Draw, GroupedRows
 from stmaml.pool.crossfit import shot_counts
-from stmaml.pool.rows import Factors, factors_of, grouped_rows, in_order, nested
+from stmaml.pool.rows import Factors, factors_of, group_places, grouped_rows, in_order, nested
 from stmaml.tables.benchmark import Config, TableConfig, infer_columns, with_targets
 from stmaml.tables.calibration import caution
 from stmaml.tables.columns import Date
@@ -58,9 +58,7 @@ def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = 
     else:
         schema = Schema.from_json(config.schema)
     factors = factors_of(frame, table)
-    place = np.zeros(frame.height, dtype=int)
-    place[groups.order] = np.repeat(np.arange(len(groups.names)), groups.count)
-    rows = grouped_rows(schema, factors, frame, place, notes=notes)
+    rows = grouped_rows(schema, factors, frame, group_places(groups, frame.height), notes=notes)
     most = usual_shots(groups.count) if shots is None else shots
     _check_shots(most, groups.count)
     draw = Draw(most, ordered=table.order is not None, seed=seed)

@@ -12,6 +12,7 @@ from stmaml.pool.base import Column, ColumnKind, GroupedRows
 from stmaml.tables.benchmark import TableConfig
 from stmaml.tables.cells import as_names
 from stmaml.tables.ordering import sorted_by
+from stmaml.tables.reading import Groups
 from stmaml.tables.schema import Schema
 
 MAX_LEVELS = 2000  # of a further grouping; rarer ones count as unseen
@@ -65,6 +66,13 @@ def nested(frame: pl.DataFrame, config: TableConfig) -> pl.DataFrame:
 def in_order(frame: pl.DataFrame, config: TableConfig) -> pl.DataFrame:
     """The rows sorted by the column that orders them, if there is one; rows without a value come last."""
     return sorted_by(frame, config.order, config.missing)
+
+
+def group_places(groups: Groups, height: int) -> Int[np.ndarray, " n"]:
+    """The number of each row's group, for all rows of a table."""
+    place = np.zeros(height, dtype=int)
+    place[groups.order] = np.repeat(np.arange(len(groups.names)), groups.count)
+    return place
 
 
 def columns_of(schema: Schema) -> tuple[Column, ...]:

@@ -72,6 +72,8 @@ def _score_numbers(held: HeldOut, pooling: Pooling, scale: float) -> Scored:
     intervals = {"coverage90": _inside(level, 0.9), "width90": (ends[-1] - ends[-2]) * scale}
     rows = {POOL: {**_number_scores(finished.mixture, held.y, scale), **intervals}}
     for i, name in enumerate(pooling.members):
+        if name not in held.forecasts:  # it has no say, and is not kept
+            continue
         spread = float(pooling.spread_at(shots[:1])[i, 0])
         rows[name] = _member_scores(held.forecasts[name], held.y, spread, scale)
     shares = {f"{nominal:.0%} before": _inside(before, nominal) for nominal in NOMINAL}
@@ -104,7 +106,9 @@ def _score_classes(held: HeldOut, pooling: Pooling, scale: float) -> Scored:
     shots, truth = np.full(len(held.y), held.shots), held.y.astype(int)
     odds, before = pooling.odds(held.forecasts, shots), pooling.plain_odds(held.forecasts, shots)
     rows = {POOL: _class_scores(odds, truth)}
-    rows |= {name: _class_scores(held.forecasts[name].mean, truth) for name in pooling.members}
+    rows |= {
+        name: _class_scores(held.forecasts[name].mean, truth) for name in pooling.members if name in held.forecasts
+    }
     shares = {"before": _class_scores(before, truth)["nll"]}
     recalibration = pooling.calibration.at(held.shots)
     for nominal in (level for level in RELIABILITY if level >= NOMINAL[0]):

@@ -1,8 +1,7 @@
 """Numbers as people write them."""
 
 import math
-
-from stmaml.metrics import Summary
+from collections.abc import Mapping
 
 LARGEST = 1e9  # beyond it, and below the smallest, an exponent reads better
 SMALLEST = 1e-4
@@ -26,7 +25,7 @@ def share(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def with_interval(summary: Summary) -> str:
+def with_interval(summary: Mapping[str, float]) -> str:
     """A mean and the half-width of its interval, to the same place: 1,300 ± 490; 18.9 ± 4.5."""
     mean, half = summary["mean"], summary["ci95"]
     if not math.isfinite(half) or half <= 0:
