@@ -1,16 +1,21 @@
 """Tasks from groups: distinct rows, ragged groups, fair splits."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import polars as pl
 import pytest
 
 from stmaml.benchmarks.sources import check_batch, freeze
 from stmaml.errors import SettingError, SourceError
+from stmaml.tables.benchmark import Config, TableConfig, open_frame
 from stmaml.tables.groups import GroupTasks, Sizes, TaskSizes, draw_distinct, split_groups
 from stmaml.tasks import TaskBatch, TaskSpec
+from tests.table_data import lines, schema_in
 
 COUNTS = np.array([7, 8, 30, 500])
 
@@ -179,3 +184,15 @@ def test_a_value_that_works_is_named(rows, least, words):
         split_groups(names, counts, TaskSizes(10, 30, least))
     flags = dict(zip(words.strip(",").split()[::2], map(int, words.strip(",").split()[1::2]), strict=True))
     split_groups(names, counts, TaskSizes(flags["--shots"], 30, flags.get("--min-query", least)))
+
+
+def test_order_sorts_rows_and_labels_the_first():
+    frame = lines(20, 10).with_columns(day=pl.Series([9 - i % 10 for i in range(200)]))
+    benchmark = open_frame(frame, Config(TableConfig("shop", "y", order="day")))
+    settings: Any = benchmark.settings
+    assert settings.table.sizes == Sizes(8, 30, 2)
+    batch = sample(benchmark.test, 2, jr.key(0)).tasks
+    place = schema_in(benchmark).outputs.index("day")
+    support = batch.support.x[:, :, place]
+    assert (np.diff(support) > 0).all()
+    assert (batch.query.x[:, :2, place].min(1) > support.max(1)).all()
