@@ -3,6 +3,7 @@
 import numpy as np
 
 from stmaml.pool.base import Column, GroupedRows
+from stmaml.pool.group_effects import independent
 from stmaml.pool.mixed.effects import Effects, Units, effects_of
 from tests.pool.classics import machines, penicillin, sleepstudy
 
@@ -79,3 +80,9 @@ def test_units():
     variance = 612.1002 + 2 * 0.065551 * 24.740658 * 5.922138 * days.mean() + 35.0717 * (days**2).mean()
     np.testing.assert_allclose(found.between**2, variance, rtol=2e-3)
     np.testing.assert_allclose(found.share_of_rows, variance / (variance + 654.94), rtol=1e-3)
+
+
+def test_columns_that_others_tell_are_left_out():
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    told = np.stack([x[:, 0], x[:, 1], 2 - x[:, 0] + 3 * x[:, 1], np.ones(50), x[:, 2]], axis=1)
+    assert independent(told) == [0, 1, 4]

@@ -177,13 +177,15 @@ def test_sizes_come_from_those_of_the_groups():
     split_groups([str(i) for i in range(11)], small, Sizes().of(small))
 
 
-@pytest.mark.parametrize(("rows", "least", "words"), [(10, 5, "--shots 5,"), (4, 5, "--shots 3 --min-query 1,")])
-def test_a_value_that_works_is_named(rows, least, words):
+@pytest.mark.parametrize(
+    ("rows", "works", "words"), [(10, (5, 5), "--shots 5,"), (4, (3, 1), "--shots 3 --min-query 1,")]
+)
+def test_a_value_that_works_is_named(rows, works, words):
     names, counts = [str(i) for i in range(9)], np.full(9, rows)
     with pytest.raises(SourceError, match=words):
-        split_groups(names, counts, TaskSizes(10, 30, least))
-    flags = dict(zip(words.strip(",").split()[::2], map(int, words.strip(",").split()[1::2]), strict=True))
-    split_groups(names, counts, TaskSizes(flags["--shots"], 30, flags.get("--min-query", least)))
+        split_groups(names, counts, TaskSizes(10, 30, 5))
+    shots, least = works
+    split_groups(names, counts, TaskSizes(shots, 30, least))
 
 
 def test_order_sorts_rows_and_labels_the_first():
@@ -191,7 +193,7 @@ def test_order_sorts_rows_and_labels_the_first():
     benchmark = open_frame(frame, Config(TableConfig("shop", "y", order="day")))
     settings: Any = benchmark.settings
     assert settings.table.sizes == Sizes(8, 30, 2)
-    batch = sample(benchmark.test, 2, jr.key(0)).tasks
+    batch = benchmark.test.sample(2, key=jr.key(0)).tasks
     place = schema_in(benchmark).outputs.index("day")
     support = batch.support.x[:, :, place]
     assert (np.diff(support) > 0).all()

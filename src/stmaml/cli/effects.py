@@ -88,7 +88,8 @@ def _show_fixed(effects: GroupEffects, console: Console) -> None:
         table.add_row(name, to_place(float(value), float(error), 3), plain(float(error)), ratio)
     zero = "level: what is expected where all columns are 0; others: what one more of a column adds"
     console.print(table)
-    console.print("; ".join([f"  {zero}", *effects.notes]))
+    for line in (zero, *effects.notes):
+        console.print(f"  {line}", style="dim")
 
 
 def _show_groups(effects: GroupEffects, out: Path | None, console: Console) -> None:
@@ -97,7 +98,7 @@ def _show_groups(effects: GroupEffects, out: Path | None, console: Console) -> N
     for row in frame.head(SHOWN).iter_rows(named=True):
         table.add_row(row["group"], *(_cell(row[name], row[f"{name} error"]) for name in names))
     console.print(table)
-    console.print("  how each group departs from all, ± the 95 % interval")
+    console.print("  how each group departs from all, ± the 95 % interval", style="dim")
     if out is not None:
         console.print(f"wrote the effects of {frame.height:,} groups to {out}")
     elif frame.height > SHOWN:

@@ -1,17 +1,20 @@
 """How the groups of a table differ, in the units of its columns, as kept in a run and shown to people."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
+from jaxtyping import Float
 
 from stmaml.pool.base import Arrays
 from stmaml.pool.mixed.effects import Effects, Units, effects_of
 from stmaml.pool.opening import PoolTable
 from stmaml.tables.columns import Categorical, Date, Numeric, Ordinal, Used
 from stmaml.tables.schema import Schema
+
+DEPENDENT = 1e-6  # of a column's own variance, left by those before it: they tell it, but for rounding
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,30 @@ def natural(name: str) -> tuple[bool, float, str]:
 
 def effects_of_table(table: PoolTable) -> GroupEffects:
     """Straight lines through a table of numbers, fitted to all its rows."""
-    kept = _plain_columns(table)
+    plain = _plain_columns(table)
+    kept = [plain[place] for place in independent(table.rows.x[:, plain])]
     rows = replace(table.rows, x=table.rows.x[:, kept], columns=tuple(table.rows.columns[place] for place in kept))
     found = effects_of(rows, units=_units(table.schema, kept))
     groupings = tuple(table.factors.levels)
     places = zip(found.level_grouping, found.level_number, strict=True)
     levels = tuple(table.factors.levels[groupings[grouping]][number] for grouping, number in places)
-    return GroupEffects(found, table.names, groupings, levels, tuple(_zeros(table.schema)))
+    told = [place for place in plain if place not in kept and np.ptp(table.rows.x[:, place]) > 0]
+    said = [f"'{table.rows.columns[place].name}' is left out, for other columns tell it" for place in told]
+    return GroupEffects(found, table.names, groupings, levels, (*_zeros(table.schema, groupings), *said))
+
+
+def independent(x: Float[np.ndarray, "n d"]) -> list[int]:
+    """The columns that those before them and a constant do not tell, as lme4 keeps them."""
+    centred = x - x.mean(0)
+    products = centred.T @ centred
+    kept: list[int] = []
+    for place, own in enumerate(np.diag(products)):
+        known = products[np.ix_(kept, kept)]
+        across = products[kept, place]
+        left = own - across @ np.linalg.solve(known, across) if kept else own
+        if left > DEPENDENT * max(own, 1e-12 * len(x)):
+            kept.append(place)
+    return kept
 
 
 def _plain_columns(table: PoolTable) -> list[int]:
@@ -114,8 +134,8 @@ def _middle_and_spread(column: Used) -> list[tuple[float, float]]:
     return [(column.mean - column.low, column.std), *plain[1:]] if isinstance(column, Date) else plain
 
 
-def _zeros(schema: Schema) -> Iterator[str]:
-    for column in schema.used:
+def _zeros(schema: Schema, groupings: Sequence[str]) -> Iterator[str]:
+    for column in (column for column in schema.used if column.name not in groupings):
         if isinstance(column, Date):
             yield f"'{column.name}' counts days from {column.example()}"
         elif isinstance(column, Ordinal):
