@@ -26,9 +26,10 @@ from typing import Any
 import numpy as np
 
 from stmaml.pool.base import Column, Draw, GroupedRows, Tasks
-from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, shot_counts, usual_shots
+from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, shot_counts
 from stmaml.pool.pooling import learn_pooling
 from stmaml.pool.scoring import score_with
+from stmaml.tables.groups import usual_shots
 
 SHOTS = (0, 2, 5, 10)
 SPLITS = 5

@@ -96,4 +96,4 @@ def schema_in(benchmark: Benchmark) -> Schema:
 def split_of(frame: pl.DataFrame, table: TableConfig = TABLE) -> Split:
     """The names of the groups that a table is split into."""
     groups = group_rows(table_keys(frame, table.task, table.missing))
-    return split_groups(groups.names, groups.count, table.sizes)
+    return split_groups(groups.names, groups.count, table.sizes.of(groups.count))

@@ -29,6 +29,7 @@ from stmaml.cli.predict import as_csv, file_name
 from stmaml.cli.progress import showing
 from stmaml.cli.showing import plain_console
 from stmaml.cli.stopping import StopRequest
+from stmaml.numbers import with_interval
 from stmaml.progress import tell
 from stmaml.recipes import Experiment
 from stmaml.runs import Run, read_json, read_npz, write_json
@@ -111,7 +112,7 @@ def test_fit_shows_schema_groups_scores_and_calibration(stmaml, beside):
     scores = json.loads(again)["scores"]
     assert list(scores) == ["0", "1", "2", "5", "6"]
     assert all(list(rows) == ["cnp", "support-mean", "ridge"] for rows in scores.values())
-    assert f"{scores['5']['ridge']['mse']['mean']:.4g}" in out
+    assert with_interval(scores["5"]["ridge"]["mse"]) in out
     assert "90% interval holds" in " ".join(out.split())
     assert "Meta-learning " in out
     assert Run(folder).config()["benchmark"]["settings"]["schema"]["target"]["name"] == "y"

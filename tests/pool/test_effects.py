@@ -3,7 +3,8 @@
 import numpy as np
 
 from stmaml.pool.base import Column, GroupedRows
-from stmaml.pool.mixed.effects import Effects, effects_of
+from stmaml.pool.group_effects import independent
+from stmaml.pool.mixed.effects import Effects, Units, effects_of
 from tests.pool.classics import machines, penicillin, sleepstudy
 
 
@@ -62,3 +63,26 @@ def test_back_from_arrays():
     assert again.fixed_names == own.fixed_names
     assert again.noise == own.noise
     np.testing.assert_array_equal(again.groups_error, own.groups_error)
+
+
+def test_units():
+    """Scaled rows give the effects of the values they were scaled from."""
+    plain = rows_of(sleepstudy(), ("Days",))
+    expected = effects_of(plain)
+    middle, spread = plain.x.mean(0), plain.x.std(0)
+    scaled = GroupedRows(
+        (plain.x - middle) / spread, (plain.y - 298.5) / 56.3, plain.group, plain.levels, plain.columns
+    )
+    found = effects_of(scaled, units=Units(middle, spread, 298.5, 56.3))
+    for name in ("fixed", "fixed_error", "spread", "noise", "groups", "groups_error", "correlation"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=2e-4, atol=1e-4)
+    days = plain.x[:, 0]
+    variance = 612.1002 + 2 * 0.065551 * 24.740658 * 5.922138 * days.mean() + 35.0717 * (days**2).mean()
+    np.testing.assert_allclose(found.between**2, variance, rtol=2e-3)
+    np.testing.assert_allclose(found.share_of_rows, variance / (variance + 654.94), rtol=1e-3)
+
+
+def test_columns_that_others_tell_are_left_out():
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    told = np.stack([x[:, 0], x[:, 1], 2 - x[:, 0] + 3 * x[:, 1], np.ones(50), x[:, 2]], axis=1)
+    assert independent(told) == [0, 1, 4]

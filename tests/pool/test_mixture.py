@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from stmaml.pool.mixture import Mixture, distance
-from stmaml.pool.weights import Costs, best_weights, chosen_shrinkage, crps_costs, log_score_weights, project
+from stmaml.pool.weights import Costs, contenders, crps_costs, learn_weights, least_cost, log_score_weights, project
 
 RANDOM = np.random.default_rng(3)
 
@@ -82,9 +82,14 @@ def test_costs_are_the_crps_of_any_weights():
     np.testing.assert_allclose(costs.of(weights), expected, rtol=1e-10)
 
 
+def plain_weights(costs: Costs, pull: float = 0.0) -> np.ndarray:
+    aim = np.full((1, 3), 1 / 3)
+    return least_cost(costs.own.mean(0)[None], costs.apart.mean(0)[None], aim, np.array([pull]))[0]
+
+
 def test_best_weights_are_those_a_plain_search_finds():
     costs, *_ = some_costs()
-    found = best_weights(costs, 0.0)
+    found = plain_weights(costs)
 
     def cost(free: np.ndarray) -> float:
         shares = np.exp(free - free.max())
@@ -96,19 +101,28 @@ def test_best_weights_are_those_a_plain_search_finds():
     assert (found >= 0).all()
 
 
-def test_shrinkage_pulls_towards_equal_weights():
+def test_the_pull_is_towards_the_aim():
     costs, *_ = some_costs()
-    gaps = [np.abs(best_weights(costs, strength) - 1 / 3).max() for strength in (0.0, 10.0, 1e4)]
+    gaps = [np.abs(plain_weights(costs, strength) - 1 / 3).max() for strength in (0.0, 1.0, 1e3)]
     assert gaps[0] > gaps[1] > gaps[2]
     assert gaps[2] < 1e-2
 
 
-def test_chosen_shrinkage_grows_where_members_are_equally_good():
-    rows, groups = 60, 6
-    y = RANDOM.normal(size=rows)
-    alike = np.stack([y + RANDOM.normal(0, 0.5, rows) for _ in range(6)])
-    one = crps_costs(alike, np.full((6, rows), 0.5), y, np.arange(rows) % groups, groups)
-    assert chosen_shrinkage([one], [np.arange(groups)]) >= 0.3
+def test_contenders_are_those_not_clearly_behind():
+    costs, *_ = some_costs()
+    alone = costs.own - np.einsum("gii->gi", costs.apart) / 2
+    behind = alone[:, 2] - alone[:, :2].min(1)
+    assert behind.mean() > 2 * behind.std(ddof=1) / len(behind) ** 0.5  # the member that knows nothing
+    shares = contenders(costs)
+    assert shares[2] == 0
+    assert shares.sum() == pytest.approx(1)
+
+
+def test_neighbouring_numbers_of_rows_share_their_weights():
+    costs, mean, std, y, group = some_costs()
+    other = crps_costs(mean[[2, 1, 0]], std[[2, 1, 0]], y, group, 10)  # where the best member is another
+    together, apart = learn_weights([costs, other]), [learn_weights([one])[0] for one in (costs, other)]
+    assert np.abs(together[0] - together[1]).sum() < np.abs(apart[0] - apart[1]).sum()
 
 
 def test_projection_is_the_nearest_point_of_the_simplex():

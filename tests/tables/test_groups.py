@@ -1,16 +1,21 @@
 """Tasks from groups: distinct rows, ragged groups, fair splits."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import polars as pl
 import pytest
 
 from stmaml.benchmarks.sources import check_batch, freeze
 from stmaml.errors import SettingError, SourceError
-from stmaml.tables.groups import GroupTasks, Sizes, draw_distinct, split_groups
+from stmaml.tables.benchmark import Config, TableConfig, open_frame
+from stmaml.tables.groups import GroupTasks, Sizes, TaskSizes, draw_distinct, split_groups
 from stmaml.tasks import TaskBatch, TaskSpec
+from tests.table_data import lines, schema_in
 
 COUNTS = np.array([7, 8, 30, 500])
 
@@ -29,7 +34,7 @@ def source(
         jnp.asarray(start, dtype=jnp.int32),
         jnp.asarray(COUNTS, dtype=jnp.int32),
         TaskSpec((2,), 1),
-        Sizes(shots, query_size, min_query, ordered),
+        TaskSizes(shots, query_size, min_query, ordered),
         training,
     )
 
@@ -140,8 +145,8 @@ def test_fewer_shots_keep_queries_and_the_first_labelled_rows():
 def test_groups_are_split_by_name_whatever_their_order():
     names = [f"station {i}" for i in range(100)]
     counts = np.full(100, 20)
-    split = split_groups(names, counts, Sizes())
-    again = split_groups(names[::-1], counts, Sizes())
+    split = split_groups(names, counts, Sizes().of(counts))
+    again = split_groups(names[::-1], counts, Sizes().of(counts))
     assert split == again
     assert [len(part) for part in (split.train, split.val, split.test, split.skipped)] == [70, 15, 15, 0]
     assert len({*split.train, *split.val, *split.test}) == 100
@@ -149,15 +154,47 @@ def test_groups_are_split_by_name_whatever_their_order():
 
 def test_small_groups_are_skipped_and_counted():
     counts = np.array([15] * 10 + [14] * 3)
-    split = split_groups([str(i) for i in range(13)], counts, Sizes(shots=10, min_query=5))
+    split = split_groups([str(i) for i in range(13)], counts, TaskSizes(10, 30, 5))
     assert sorted(split.skipped) == ["10", "11", "12"]
     assert not set(split.skipped) & {*split.train, *split.val, *split.test}
 
 
 def test_too_few_groups_are_told():
     with pytest.raises(SourceError, match=r"a single group, 'a'; .*--task"):
-        split_groups(["a"], np.array([100]), Sizes())
+        split_groups(["a"], np.array([100]), TaskSizes(10, 30, 5))
     with pytest.raises(SourceError, match="3 of 9 groups have the 15 rows that 10 labelled and 5 others take"):
-        split_groups([str(i) for i in range(9)], np.array([15] * 3 + [5] * 6), Sizes())
+        split_groups([str(i) for i in range(9)], np.array([15] * 3 + [5] * 6), TaskSizes(10, 30, 5))
     with pytest.raises(SettingError, match="--shots must be at least 1; got 0"):
         Sizes(shots=0)
+
+
+def test_sizes_come_from_those_of_the_groups():
+    assert Sizes().of(np.full(18, 10)) == TaskSizes(8, 30, 2)  # lme4's sleepstudy
+    assert Sizes().of(np.full(12, 11), ordered=True) == TaskSizes(9, 30, 2, ordered=True)
+    assert Sizes().of(np.full(100, 40)) == TaskSizes(10, 30, 5)
+    assert Sizes(shots=3).of(np.full(18, 10)) == TaskSizes(3, 30, 5)
+    small = np.array([40] * 7 + [6] * 4)  # half have 40 rows, but eight groups are needed
+    split_groups([str(i) for i in range(11)], small, Sizes().of(small))
+
+
+@pytest.mark.parametrize(
+    ("rows", "works", "words"), [(10, (5, 5), "--shots 5,"), (4, (3, 1), "--shots 3 --min-query 1,")]
+)
+def test_a_value_that_works_is_named(rows, works, words):
+    names, counts = [str(i) for i in range(9)], np.full(9, rows)
+    with pytest.raises(SourceError, match=words):
+        split_groups(names, counts, TaskSizes(10, 30, 5))
+    shots, least = works
+    split_groups(names, counts, TaskSizes(shots, 30, least))
+
+
+def test_order_sorts_rows_and_labels_the_first():
+    frame = lines(20, 10).with_columns(day=pl.Series([9 - i % 10 for i in range(200)]))
+    benchmark = open_frame(frame, Config(TableConfig("shop", "y", order="day")))
+    settings: Any = benchmark.settings
+    assert settings.table.sizes == Sizes(8, 30, 2)
+    batch = benchmark.test.sample(2, key=jr.key(0)).tasks
+    place = schema_in(benchmark).outputs.index("day")
+    support = batch.support.x[:, :, place]
+    assert (np.diff(support) > 0).all()
+    assert (batch.query.x[:, :2, place].min(1) > support.max(1)).all()

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from scipy.spatial.distance import mahalanobis as scipy_mahalanobis
 
-from stmaml.tables.novelty import mahalanobis, refer, suggest_rows
+from stmaml.tables.novelty import Reference, mahalanobis, refer, suggest_rows
 from tests.table_data import draw
 
 
@@ -82,3 +82,12 @@ def test_a_noisy_label_is_worth_less_than_a_clean_one_and_none_comes_twice():
 
 def test_where_all_predictors_agree_any_order_will_do():
     assert sorted(suggest_rows(np.ones((1, 3, 1)), np.ones(3), 3).tolist()) == [0, 1, 2]
+
+
+def test_entropy_in_words():
+    """By what more labelled rows tell: 3 and 1 nats here, 2 on average."""
+    reference = Reference(
+        np.array([1, 2, 5]), np.zeros((3, 1)), np.ones((3, 1, 1)), np.ones((3, 2)), np.array([5.0, 2.0, 1.0])
+    )
+    words = reference.known_in_words([2.1, 1.9, -1.9, -2.1, None])
+    assert words == ["less known than most", "as usual", "as usual", "better known than most", "no labelled rows"]

@@ -15,6 +15,7 @@ COMMANDS = {
     "evaluate": "score a run on frozen test tasks",
     "fit": "learn across the groups of a table of your own",
     "predict": "predict new groups of that table from a few labelled rows",
+    "effects": "how the groups of that table differ, and what its columns do",
     "update": "add labelled rows to what a fitted table knows",
     "report": "tables and figures of one or more runs",
     "reproduce": "train and score every method of a table of the paper",

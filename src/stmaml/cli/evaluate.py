@@ -22,6 +22,7 @@ from stmaml.cli.showing import plain_console, without_nan
 from stmaml.experiments import EvaluateConfig, evaluate_run, load_experiment
 from stmaml.metric_table import metric
 from stmaml.metrics import summarise
+from stmaml.pool.kind import is_pool
 from stmaml.runs import Run, find_runs
 
 
@@ -41,6 +42,11 @@ def main(arguments: list[str]) -> None:
     flags = parse(Evaluate, arguments, "stmaml evaluate")
     runs = find_runs(flags.run)
     console = plain_console(stderr=True)
+    if is_pool(runs[0]):
+        from stmaml.cli.pool_evaluate import evaluate_pool  # a table, for which polars and scikit-learn are imported
+
+        evaluate_pool(runs[0], flags.config, console, as_json=flags.json)
+        return
     benchmark = open_benchmark(flags.config.of(load_experiment(runs[0])), console)
     with kept_or_not(runs, console) as runs, showing(console, "compiling"):
         if benchmark.labelled:  # a table, for which polars and scikit-learn are imported

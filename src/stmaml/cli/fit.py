@@ -123,7 +123,10 @@ def _tell(result: dict[str, Any], run: Run, as_json: bool) -> None:
         print(json.dumps(without_nan(result), indent=2, allow_nan=False))
     else:
         show_pool(result)
-        print(f"\nNext: stmaml predict {run.folder} --support LABELLED --query ASK")
+        print(f"\nThe pool is in {run.folder}. Next:\n  stmaml predict {run.folder} --support LABELLED --query ASK")
+        print(f"  stmaml report {run.folder}   (tables and figures)")
+        if result["kind"] == "number":
+            print(f"  stmaml effects {run.folder}   (how groups differ)")
 
 
 def with_outer_groups(arguments: list[str]) -> list[str]:

@@ -2,79 +2,83 @@
 
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
-from stmaml.cli.showing import plain_console
+from stmaml.cli.showing import people_console, table_of
+from stmaml.numbers import plain, share, with_interval
 
 LEVELS = ("50%", "80%", "90%")
+WIDEST = 6  # numbers of labelled rows that fit beside names of members
 
 
 def show_pool(result: dict[str, Any]) -> None:
     """Prints errors by number of labelled rows, what each member counts and is worth, and whether intervals hold."""
-    console = plain_console()
-    main, name = (
-        ("nll", "log-loss") if "sets" in next(iter(result["calibration"].values())) else ("mse", "squared error")
-    )
-    console.print(_errors(result, main, name))
-    console.print(_weights(result))
-    _show_intervals(result, console)
-    console.print(f"Scores are means over {result['test_groups']} groups, ± the 95 % interval. {result['verdict']}")
+    console = people_console()
+    main, name = ("nll", "log-loss") if result["kind"] == "class" else ("mse", "squared error")
+    _show_errors(result, main, name, console)
+    _show_weights(result, console)
+    if result["kind"] == "class":
+        _show_sets(result["calibration"], console)
+    else:
+        _show_intervals(result["calibration"], console)
+    console.print("  groups below 80 %: those in which 90 % intervals or sets hold less than that", style="dim")
+    console.print(f"\n{result['verdict']}".rstrip())
     for note in result["notes"]:
         console.print(f"{note[0].upper()}{note[1:]}.")
-
-
-def _errors(result: dict[str, Any], main: str, name: str) -> Table:
-    counts = list(result["scores"])
-    table = Table(f"{name} with", *(_rows(shots) for shots in counts), box=SIMPLE, padding=(0, 1))
-    for row in result["scores"][counts[0]]:
-        cells = [_cell(result["scores"][shots][row][main]) for shots in counts]
-        table.add_row(row, *cells, style="bold" if row == "pool" else None)
-    return table
 
 
 def _rows(shots: str) -> str:
     return "1 row" if shots == "1" else f"{shots} rows"
 
 
-def _cell(summary: dict[str, float]) -> str:
-    return f"{_number(summary['mean'], 3)} ± {_number(summary['ci95'], 2)}"
+def _some(counts: list[str]) -> list[str]:
+    """Numbers of labelled rows that fit the width: the first and the last of many."""
+    return counts if len(counts) <= WIDEST else [*counts[: WIDEST - 2], *counts[-2:]]
 
 
-def _number(value: float, digits: int) -> str:
-    """So many digits, without an exponent where that is readable."""
-    return f"{float(f'{value:.{digits}g}'):,.0f}" if 100 <= abs(value) < 1e7 else f"{value:.{digits}g}"
+def _show_errors(result: dict[str, Any], main: str, name: str, console: Console) -> None:
+    counts = _some(list(result["scores"]))
+    table = table_of(f"{name} with", *(_rows(shots) for shots in counts))
+    for row in result["scores"][counts[0]]:
+        cells = [with_interval(result["scores"][shots][row][main]) for shots in counts]
+        table.add_row(row, *cells, style="bold" if row == "pool" else None)
+    console.print(table)
+    console.print(f"  means over {result['test_groups']:,} groups, ± the 95 % interval", style="dim")
 
 
-def _weights(result: dict[str, Any]) -> Table:
-    counts = list(result["weights"])
-    table = Table("what members count", *(_rows(shots) for shots in counts), box=SIMPLE, padding=(0, 1))
+def _show_weights(result: dict[str, Any], console: Console) -> None:
+    counts = _some([shots for shots in result["weights"] if shots in result["scores"]])
+    table = table_of("weight (worth)", *(_rows(shots) for shots in counts))
     for member in result["weights"][counts[0]]:
-        cells = []
-        for shots in counts:
-            worth = result["worth"][shots].get(member)
-            lost = "" if worth is None or worth["mean"] < 0.0005 else f" ({100 * worth['mean']:+.1f} %)"
-            cells.append(f"{100 * result['weights'][shots][member]:.0f} %{lost}")
-        table.add_row(member, *cells)
-    table.caption = "in brackets: by how much the error of predictions (CRPS or log-loss) would rise without it"
-    return table
+        weights = [result["weights"][shots][member] for shots in counts]
+        worth = [result["worth"].get(shots, {}).get(member) for shots in counts]
+        table.add_row(member, *(_weight(*both) for both in zip(weights, worth, strict=True)))
+    console.print(table)
+    if result["worth"]:
+        console.print("  in brackets: by how much the error (CRPS or log-loss) would rise without it", style="dim")
 
 
-def _show_intervals(result: dict[str, Any], console: Console) -> None:
-    rows = result["calibration"]
-    if "sets" in next(iter(rows.values())):
-        heads = [f"{level} sets hold" for level in LEVELS[1:]]
-        table = Table("labelled rows", *heads, "classes in a 90% set", "groups below 80 %", box=SIMPLE, padding=(0, 1))
-        for shots, row in rows.items():
-            holds = [f"{100 * row['sets'][level]['holds']['mean']:.0f} %" for level in LEVELS[1:]]
-            size = f"{row['sets']['90%']['size']['mean']:.2f}"
-            table.add_row(shots, *holds, size, f"{100 * row['poorly']['mean']:.0f} %")
-    else:
-        heads = [f"{level} intervals hold" for level in LEVELS]
-        table = Table("labelled rows", *heads, "width of 90%", "groups below 80 %", box=SIMPLE, padding=(0, 1))
-        for shots, row in rows.items():
-            holds = [f"{100 * row[level]['after']['mean']:.0f} %" for level in LEVELS]
-            table.add_row(shots, *holds, f"{row['90%']['width']['mean']:.3g}", f"{100 * row['poorly']['mean']:.0f} %")
-    table.caption = "groups below 80 %: those in which the 90 % intervals or sets hold less than that"
+def _weight(weight: float, worth: dict[str, float] | None) -> str:
+    if worth is None or not worth["mean"] >= 0.0005:
+        return share(weight)
+    rise = 100 * worth["mean"]
+    return f"{share(weight)} (+{rise:,.0f} %)" if rise >= 10 else f"{share(weight)} (+{rise:.1f} %)"
+
+
+def _show_intervals(rows: dict[str, Any], console: Console) -> None:
+    heads = [f"{level[:-1]} % hold" for level in LEVELS]
+    table = table_of("intervals", *heads, "width of 90 %", "groups below 80 %")
+    for shots, row in rows.items():
+        holds = [share(row[level]["after"]["mean"]) for level in LEVELS]
+        table.add_row(f"with {_rows(shots)}", *holds, plain(row["90%"]["width"]["mean"]), share(row["poorly"]["mean"]))
+    console.print(table)
+
+
+def _show_sets(rows: dict[str, Any], console: Console) -> None:
+    heads = [f"{level[:-1]} % hold" for level in LEVELS[1:]]
+    table = table_of("sets of classes", *heads, "classes in 90 %", "groups below 80 %")
+    for shots, row in rows.items():
+        holds = [share(row["sets"][level]["holds"]["mean"]) for level in LEVELS[1:]]
+        size = plain(row["sets"]["90%"]["size"]["mean"])
+        table.add_row(f"with {_rows(shots)}", *holds, size, share(row["poorly"]["mean"]))
     console.print(table)

@@ -13,8 +13,9 @@ import tyro
 
 from stmaml.cli.folders import check_adapted, check_folder
 from stmaml.cli.parsing import parse
+from stmaml.cli.predictions import show_predictions
 from stmaml.cli.progress import showing
-from stmaml.cli.showing import plain_console
+from stmaml.cli.showing import people_console, plain_console
 from stmaml.errors import SettingError, at_least
 from stmaml.pool.store import PoolRun, is_pool
 from stmaml.runs import Run, write_bytes
@@ -39,7 +40,8 @@ class Predict:
     support: Path | None = None
     """Table of labelled rows of the same groups; predicted without any if not given."""
     out: Path | None = None
-    """File for the predictions (.csv, .csv.gz, .tsv, .parquet, .feather, .jsonl, .xlsx); else printed as CSV."""
+    """File for the predictions (.csv, .csv.gz, .tsv, .parquet, .feather, .jsonl, .xlsx); else a terminal shows a table
+    of what matters, and a pipe gets CSV."""
     samples: int = 20
     """Predictors sampled for each group."""
     quantiles: tuple[float, ...] = DEFAULT_LEVELS
@@ -66,22 +68,25 @@ def main(arguments: list[str]) -> None:
     _check(flags)
     console = plain_console(stderr=True)
     with showing(console, "reading"):
-        answer = _answer_of_file(flags) if flags.run.is_file() else _answer_of_run(flags)
+        schema, answer = _answer_of_file(flags) if flags.run.is_file() else _answer_of_run(flags)
     for note in answer.notes:
         console.print(f"note: {note}")
-    _write(flags, answer)
+    if flags.out is None and not flags.json and sys.stdout.isatty():
+        show_predictions(answer.frame, schema, _levels(flags), people_console())
+    else:
+        _write(flags, answer)
 
 
-def _answer_of_file(flags: Predict) -> Answer:
+def _answer_of_file(flags: Predict) -> tuple[Schema, Answer]:
     _refuse_support(flags)
     check_adapted(flags.run)
     adapted = load_adapted(flags.run)
     query = read_table([flags.query], _reading(flags, adapted.schema))
     check_writable(query, _form(flags))
-    return adapted.predict(query, levels=_levels(flags), coverage=flags.coverage)
+    return adapted.schema, adapted.predict(query, levels=_levels(flags), coverage=flags.coverage)
 
 
-def _answer_of_run(flags: Predict) -> Answer:
+def _answer_of_run(flags: Predict) -> tuple[Schema, Answer]:
     check_folder(flags.run)
     run = Run(flags.run)
     model = PoolRun(run).load() if is_pool(run) else load_model(flags.run)
@@ -104,10 +109,10 @@ def _answer_of_run(flags: Predict) -> Answer:
         seed=flags.seed,
     )
     if flags.save_adapted is None or support is None:
-        return answer
+        return model.schema, answer
     saved = _save_adapted(flags.save_adapted, model, support, flags)
     nothing = [] if saved else [f"no group has a labelled row, so nothing is saved in {flags.save_adapted}"]
-    return replace(answer, notes=[*answer.notes, *nothing])
+    return model.schema, replace(answer, notes=[*answer.notes, *nothing])
 
 
 def _reading(flags: Predict, schema: Schema) -> Reading:

@@ -11,8 +11,9 @@ from stmaml.cli.parsing import parse
 from stmaml.cli.progress import showing
 from stmaml.cli.showing import plain_console
 from stmaml.errors import SettingError
+from stmaml.pool.kind import is_pool
 from stmaml.reports import write_report
-from stmaml.runs import find_runs, held_runs
+from stmaml.runs import Run, find_runs, held_runs
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,26 @@ def main(arguments: list[str]) -> None:
     if not flags.runs:
         raise SettingError("report needs at least one run folder. For example: stmaml report runs/first")
     folders = _with_runs(flags.runs)
+    if any(is_pool(run) for folder in folders for run in held_runs(folder)):
+        _report_pool(folders, flags.out)
+        return
     out = flags.out or folders[0] / "report"
     find_runs(folders[0])[0].config()  # a report of no run makes no folder
     check_writable(out)
     with showing(plain_console(stderr=True), "drawing"):
         report, *pictures = write_report(folders, out)
     print(f"wrote {report} and {len(pictures)} figure{'s' * (len(pictures) != 1)} beside it")
+
+
+def _report_pool(folders: Sequence[Path], out: Path | None) -> None:
+    if len(folders) > 1:
+        raise SettingError(
+            "a report of a pool is of one run; name one folder, and the others in commands of their own."
+        )
+    from stmaml.reports.pools import write_pool_report  # polars comes with it
+
+    report, *pictures = write_pool_report(Run(folders[0]), out or folders[0] / "report")
+    print(f"wrote {report} and {len(pictures)} figures beside it")
 
 
 def _with_runs(folders: Sequence[Path]) -> list[Path]:

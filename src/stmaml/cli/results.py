@@ -6,6 +6,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from stmaml.cli.showing import plain_console
+from stmaml.numbers import plain, with_interval
 from stmaml.tables.aftercare import NOMINAL
 
 SHOWN = ("accuracy", "mse", "nll", "crps", "coverage90", "missed90", "width90")
@@ -19,10 +20,13 @@ def show_result(result: dict[str, Any]) -> None:
         head = "1 labelled row" if shots == "1" else f"{shots} labelled rows"
         table = Table(head, *names, box=SIMPLE, padding=(0, 1))
         for row, metrics in rows.items():
-            table.add_row(row, *(f"{metrics[name]['mean']:.4g}" for name in names))
+            others = [plain(metrics[name]["mean"]) for name in names[1:]]
+            table.add_row(row, with_interval(metrics[names[0]]), *others)
         console.print(table)
     console.print(_calibration_table(result["calibration"]))
-    console.print(f"Scores are means over {result['test_groups']} test groups. {result['verdict']}".rstrip())
+    console.print(
+        f"Scores are means over {result['test_groups']} test groups, ± the 95 % interval. {result['verdict']}".rstrip()
+    )
 
 
 def _calibration_table(calibration: dict[str, Any]) -> Table:

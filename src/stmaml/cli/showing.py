@@ -5,9 +5,13 @@ import os
 import sys
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
+from rich.table import Table
 
 FILE_WIDTH = 240  # columns where the output is no terminal: a folded line or table is hard to search
+
+PEOPLE_WIDTH = 100
 
 
 def plain_console(*, stderr: bool = False) -> Console:
@@ -16,8 +20,24 @@ def plain_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, width=None if told else FILE_WIDTH)
 
 
+def people_console() -> Console:
+    """A console for what people read, at most 100 columns wide unless the terminal or COLUMNS says otherwise."""
+    told = os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty()
+    return Console(markup=False, emoji=False, highlight=False, width=None if told else PEOPLE_WIDTH)
+
+
+def table_of(first: str, *numbers: str) -> Table:
+    """An empty table of words in the first column and numbers in the others."""
+    table = Table(first, box=SIMPLE, padding=(0, 1))
+    for head in numbers:
+        table.add_column(head, justify="right")
+    return table
+
+
 def without_nan(content: Any) -> Any:
     """The same with null for numbers that JSON cannot hold, such as the interval of a single task."""
     if isinstance(content, dict):
         return {name: without_nan(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [without_nan(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content

@@ -17,6 +17,7 @@ from stmaml.cli.tensorboard import EventFiles
 from stmaml.errors import at_least
 from stmaml.experiments import create_runs, load_experiment, train_runs
 from stmaml.methods import METHODS
+from stmaml.pool.kind import refuse_pool
 from stmaml.recipes import Experiment, Modelling, presets, recipe
 from stmaml.runs import Run, find_runs
 from stmaml.training import Diverged, Interrupted, TrainConfig
@@ -28,6 +29,7 @@ def main(arguments: list[str]) -> None:
     if value_of("--resume", arguments) is not None:
         flags = parse(Resume, arguments, "stmaml train")
         runs = find_runs(flags.resume)
+        refuse_pool(runs[0], f"Go on with 'stmaml fit --resume {flags.resume}'.")
         experiment = load_experiment(runs[0])
         benchmark = open_benchmark(experiment.benchmark_settings, plain_console(stderr=True))
         _train(runs, experiment, benchmark, tensorboard=flags.tensorboard)

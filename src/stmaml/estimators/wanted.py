@@ -39,7 +39,7 @@ class Wanted:
         """What is learnt from the rows of many groups."""
         self._check()
         shots = {} if self.shots is None else {"shots": self.shots}
-        sizes = Sizes(**shots, min_query=self.min_query, ordered=self.order is not None)
+        sizes = Sizes(**shots, min_query=self.min_query)
         table = TableConfig(task, target, kind=kind, order=self.order, keep_codes=True, sizes=sizes)
         if self.method == POOL:
             return learn_pool(rows, Config(table), PoolSettings(self.members, self.shots, self.minutes), seed=seed)

@@ -55,12 +55,6 @@ def folds_of(names: Sequence[str], num_folds: int = FOLDS) -> Int[np.ndarray, " 
     return fold
 
 
-def usual_shots(sizes: Int[np.ndarray, " g"], most: int = 10) -> int:
-    """How many labelled rows to expect: as many as half of the groups can spare, up to `most`."""
-    middle = int(np.median(sizes))
-    return int(np.clip(middle - (1 if middle <= 5 else 2), 1, most))
-
-
 def shot_counts(most: int) -> tuple[int, ...]:
     """The numbers of labelled rows at which members are weighed and scores are shown."""
     return (*(shots for shots in (0, 1, 2, 5, 10, 20, 50, 100) if shots < most), most)

@@ -1,5 +1,6 @@
 """Fitting a pool to a table: members cross-fitted over its groups, weighed, calibrated and scored."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ import polars as pl
 
 from stmaml.pool.base import Fitted, Forecast, Member
 from stmaml.pool.crossfit import HeldOut, cross_fit, folds_of, held_out_tasks
+from stmaml.pool.group_effects import effects_of_table
 from stmaml.pool.model import PoolModel
 from stmaml.pool.opening import PoolTable
 from stmaml.pool.pooling import learn_pooling
@@ -51,10 +53,11 @@ def fit_pool(
         if should_stop():
             raise PoolStopped
         tell(f"fitting {member.name}", number, len(members))
+        begun = time.monotonic()
         said, fitted[member.name] = _member(member, table, fold, store)
+        remark(f"{member.name}: {time.monotonic() - begun:,.1f} s")
         for place, forecast in enumerate(said):
             forecasts[place][member.name] = forecast
-    tell("fitting members", len(members), len(members))
     found = zip(table.counts, tasks, forecasts, strict=True)
     held = [HeldOut(shots, one, each, fold[one.group]) for shots, one, each in found if len(one)]
     return _pooled(table, held, fitted, store)
@@ -76,17 +79,18 @@ def _pooled(table: PoolTable, held: list[HeldOut], fitted: dict[str, Fitted], st
     pooling = learn_pooling(held)
     usual = learn_usual(pooling, held[0])
     scale = 1.0 if table.schema.target.is_class else table.schema.target.std
-    scored = score_held_out(held, scale, pooling.shrinkage)
+    scored = score_held_out(held, scale)
     result = result_of(table, pooling, held, scored)
     members = {name: fitted[name] for name in pooling.used()}
     config, schema = table.config, table.schema
     known = kept_columns(table.frame, schema, table)
     model = PoolModel(config, schema, table.factors, pooling, usual, members, known)
     if store is not None:
+        if not schema.target.is_class:
+            store.save_effects(effects_of_table(table))
+        store.save_scored(scored)
         store.save(model, result)
     tell("weighing members", 1, 1)
-    for sentence in result["notes"]:
-        remark(sentence)
     return Fit(model, result)
 
 

@@ -6,13 +6,15 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from stmaml.errors import SourceError
+from stmaml.errors import SettingError, SourceError
 from stmaml.pool.base import Draw, GroupedRows
-from stmaml.pool.crossfit import shot_counts, usual_shots
-from stmaml.pool.rows import Factors, factors_of, grouped_rows, in_order, nested, order_values
+from stmaml.pool.crossfit import shot_counts
+from stmaml.pool.rows import Factors, factors_of, group_places, grouped_rows, in_order, nested
 from stmaml.tables.benchmark import Config, TableConfig, infer_columns, with_targets
 from stmaml.tables.calibration import caution
 from stmaml.tables.columns import Date
+from stmaml.tables.groups import usual_shots
+from stmaml.tables.ordering import unordered_note
 from stmaml.tables.parts import check_has
 from stmaml.tables.reading import group_rows
 from stmaml.tables.schema import Schema
@@ -56,10 +58,9 @@ def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = 
     else:
         schema = Schema.from_json(config.schema)
     factors = factors_of(frame, table)
-    place = np.zeros(frame.height, dtype=int)
-    place[groups.order] = np.repeat(np.arange(len(groups.names)), groups.count)
-    rows = grouped_rows(schema, factors, frame, place, notes=notes)
+    rows = grouped_rows(schema, factors, frame, group_places(groups, frame.height), notes=notes)
     most = usual_shots(groups.count) if shots is None else shots
+    _check_shots(most, groups.count)
     draw = Draw(most, ordered=table.order is not None, seed=seed)
     settings = replace(config, schema=schema.to_json())
     said = [_said(frame.height, table, groups.count, most), *notes, *_on_order(frame, table, schema)]
@@ -80,6 +81,16 @@ def _check_groups(counts: Int[np.ndarray, " g"], table: TableConfig) -> None:
         )
 
 
+def _check_shots(shots: int, counts: Int[np.ndarray, " g"]) -> None:
+    """Raises SettingError where too few groups have a row beside so many labelled ones."""
+    if (able := int((counts > shots).sum())) < MIN_GROUPS:
+        most = int(np.sort(counts)[-MIN_GROUPS]) - 1
+        raise SettingError(
+            f"--shots {shots} leaves rows to predict in {able} of {len(counts)} groups; at least {MIN_GROUPS} are "
+            f"needed. Use --shots {most}, or leave it out."
+        )
+
+
 def _said(rows: int, table: TableConfig, counts: Int[np.ndarray, " g"], most: int) -> str:
     low, high = counts.min(), counts.max()
     sizes = f"{low:,} rows each" if low == high else f"{low:,} to {high:,} rows each"
@@ -93,8 +104,7 @@ def _said(rows: int, table: TableConfig, counts: Int[np.ndarray, " g"], most: in
 def _on_order(frame: pl.DataFrame, table: TableConfig, schema: Schema) -> list[str]:
     """What to say of dates: that rows are taken at random, or that some have no place in the order."""
     if table.order is not None:
-        unknown = int(np.isinf(order_values(frame, table)).sum())
-        return [f"{unknown} rows have no '{table.order}' and count as the last of their groups"] if unknown else []
+        return unordered_note(frame, table.order, table.missing)
     dates = [column.name for column in schema.used if column.kind == Date.kind]
     if not dates:
         return []

@@ -12,7 +12,7 @@ from scipy.special import ndtr, ndtri
 from stmaml.pool.base import Forecast
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.mixture import Mixture
-from stmaml.pool.weights import Costs, Weights, best_weights, chosen_shrinkage, crps_costs, log_score_weights
+from stmaml.pool.weights import Costs, Weights, crps_costs, learn_weights, log_score_weights
 from stmaml.tables.calibration import (
     LEVELS,
     TEMPERATURES,
@@ -45,8 +45,6 @@ class Pooling:
     """For each of `counts`, the factor on each member's standard deviation."""
     weight: tuple[tuple[float, ...], ...]
     calibration: Calibration
-    shrinkage: float
-    """The pull towards equal weights that served held-out groups best."""
 
     def used(self) -> tuple[str, ...]:
         """The members that have a say."""
@@ -102,14 +100,7 @@ class Pooling:
         """Back from `to_json`."""
         rows = {name: tuple(tuple(row) for row in content[name]) for name in ("spread", "weight")}
         calibration = Calibration.from_json(content["calibration"])
-        return Pooling(
-            tuple(content["members"]),
-            tuple(content["counts"]),
-            rows["spread"],
-            rows["weight"],
-            calibration,
-            content["shrinkage"],
-        )
+        return Pooling(tuple(content["members"]), tuple(content["counts"]), rows["spread"], rows["weight"], calibration)
 
 
 @dataclass(frozen=True)
@@ -156,22 +147,18 @@ def softened(odds: Float[np.ndarray, "n c"], temperature: Float[np.ndarray, "*t"
     return shares / shares.sum(1, keepdims=True)
 
 
-def learn_pooling(held: Sequence[HeldOut], shrinkage: float | None = None) -> Pooling:
-    """Weights and calibration from what members said of held-out groups; the pull towards equal weights is chosen by
-    how well they serve other groups than those that they were learnt on, unless it is given."""
+def learn_pooling(held: Sequence[HeldOut]) -> Pooling:
+    """Weights and calibration from what members said of held-out groups."""
     names = tuple(held[0].forecasts)
     is_class = held[0].tasks.rows.num_classes > 0
     spread = [_spreads(one, names) if not is_class else np.ones(len(names)) for one in held]
     if is_class:
-        shrinkage = CLASS_SHRINKAGE
         weights = [_class_weights(one, names) for one in held]
     else:
-        costs = [_costs(one, names, factor) for one, factor in zip(held, spread, strict=True)]
-        shrinkage = chosen_shrinkage(costs, [_folds(one) for one in held]) if shrinkage is None else shrinkage
-        weights = [best_weights(one, shrinkage) for one in costs]
+        weights = list(learn_weights([costs_of(one, names, each) for one, each in zip(held, spread, strict=True)]))
     counts = tuple(one.shots for one in held)
     rough = Calibration(counts, (1.0,) * len(held), groups=held[0].num_groups)
-    plain = Pooling(names, counts, _tuples(spread), _tuples(weights), rough, shrinkage)
+    plain = Pooling(names, counts, _tuples(spread), _tuples(weights), rough)
     calibrate = _class_calibration if is_class else _number_calibration
     return dataclasses.replace(plain, calibration=calibrate(plain, held))
 
@@ -193,16 +180,12 @@ def _spreads(held: HeldOut, names: Sequence[str]) -> Weights:
     return np.sqrt(np.array(squares))
 
 
-def _costs(held: HeldOut, names: Sequence[str], factor: Weights) -> Costs:
+def costs_of(held: HeldOut, names: Sequence[str], factor: Weights) -> Costs:
+    """What any weights would have cost in each group, with members' spreads multiplied by a factor each."""
     said = [held.forecasts[name] for name in names]
     std = np.sqrt(np.maximum(np.stack([each.variance for each in said]), FLOOR)) * factor[:, None]
     group = np.unique(held.tasks.group, return_inverse=True)[1]
     return crps_costs(np.stack([each.mean for each in said]), std, held.y, group[held.tasks.task], int(group.max()) + 1)
-
-
-def _folds(held: HeldOut) -> Int[np.ndarray, " g"]:
-    """The fold of each group, in rising order of groups."""
-    return held.fold[np.unique(held.tasks.group, return_index=True)[1]]
 
 
 def _class_weights(held: HeldOut, names: Sequence[str]) -> Weights:

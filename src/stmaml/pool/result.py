@@ -4,34 +4,41 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from stmaml.comparison import compare
 from stmaml.methods import METHODS
 from stmaml.metrics import Summary, summarise, summarise_share
+from stmaml.numbers import plain
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.opening import PoolTable
 from stmaml.pool.pooling import Pooling
 from stmaml.pool.scoring import NOMINAL, POOL, Scored
 from stmaml.pool.worth import worth_of
+from stmaml.tables.target import Target
 
+ERRORS = {"mse": "squared error", "nll": "log-loss"}
+_VERDICTS = {"better": "ahead of every member", "worse": "behind a member", "unclear": "level with its best member"}
 POORLY_HELD = 0.8  # a group whose 90 % intervals hold less than this is ill served
 
 
 def result_of(table: PoolTable, pooling: Pooling, held: Sequence[HeldOut], scored: Sequence[Scored]) -> dict[str, Any]:
     """Scores by number of labelled rows, weights, what each member is worth, and sentences."""
     worth = worth_of(held, pooling)
-    is_class = table.schema.target.is_class
-    main = "nll" if is_class else "mse"
+    found = result_on(table.schema.target, pooling, scored)
+    return {**found, "worth": worth, "notes": [meta_sentence(worth)]}
+
+
+def result_on(target: Target, pooling: Pooling, scored: Sequence[Scored]) -> dict[str, Any]:
+    """What the scores of any groups say, beside the weights."""
     return {
-        "target": table.schema.target.name,
+        "target": target.name,
+        "kind": "class" if target.is_class else "number",
         "test_groups": len(scored[0].groups),
         "scores": {str(one.shots): _summaries(one) for one in scored},
-        "calibration": {str(one.shots): _held(one, is_class) for one in scored},
+        "calibration": {str(one.shots): _held(one, target.is_class) for one in scored},
         "weights": _by_member(pooling, pooling.weight),
-        "worth": worth,
-        "shrinkage": pooling.shrinkage,
-        "verdict": verdict(scored, main),
-        "notes": [meta_sentence(worth)],
+        "verdict": verdict(scored, "nll" if target.is_class else "mse"),
     }
 
 
@@ -60,18 +67,20 @@ def _by_member(pooling: Pooling, rows: Sequence[Sequence[float]]) -> dict[str, d
 
 
 def verdict(scored: Sequence[Scored], metric: str) -> str:
-    """One sentence on the pool beside the member that turned out best, with most labelled rows."""
+    """One sentence on the pool beside its members, with most labelled rows: by the differences on the same groups from
+    all of them, for the best is chosen by the groups that then judge it."""
     last = scored[-1]
     others = {name: values[metric] for name, values in last.rows.items() if name != POOL}
+    if not others:
+        return ""
     best = min(others, key=lambda name: others[name].mean())
     own = last.rows[POOL][metric]
-    difference = compare(own, np.stack(list(others.values())))
-    figures = (
-        f"{metric} {own.mean():.4g} against {others[best].mean():.4g} of {best}, the best of {len(others)} members "
-        f"after the fact, with {last.shots} labelled rows ({len(own)} groups)"
+    words = _VERDICTS[compare(own, np.stack(list(others.values())))]
+    rows = "1 labelled row" if last.shots == 1 else f"{last.shots} labelled rows"
+    return (
+        f"With {rows} the pool is {words}: {ERRORS[metric]} {plain(own.mean(), 4)} against "
+        f"{plain(others[best].mean(), 4)} of {best}, the best of {len(others)} after the fact ({len(own)} groups)."
     )
-    word = {"better": "ahead of", "worse": "behind", "unclear": "level with"}[difference]
-    return f"The pool is {word} its best member: {figures}."
 
 
 def meta_sentence(worth: Mapping[str, Mapping[str, Summary]]) -> str:
@@ -81,7 +90,8 @@ def meta_sentence(worth: Mapping[str, Mapping[str, Summary]]) -> str:
     if not meta:
         return "no meta-learned member is in the pool"
     gains = [by_member[name] for by_member in rows for name in meta]
-    clear = [one for one in gains if one["mean"] > one["ci95"] > 0]
+    several = ndtri(1 - 0.025 / len(gains)) / ndtri(0.975)  # the level is shared by all numbers of labelled rows
+    clear = [one for one in gains if one["mean"] > several * one["ci95"] > 0]
     most = max(gains, key=lambda one: one["mean"])
     if clear:
         return (

@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from stmaml.errors import SourceError
 from stmaml.pool.base import Column, ColumnKind, GroupedRows
 from stmaml.tables.benchmark import TableConfig
-from stmaml.tables.cells import as_dates, as_names, as_numbers
-from stmaml.tables.parts import check_has
+from stmaml.tables.cells import as_names
+from stmaml.tables.ordering import sorted_by
+from stmaml.tables.reading import Groups
 from stmaml.tables.schema import Schema
 
 MAX_LEVELS = 2000  # of a further grouping; rarer ones count as unseen
@@ -65,25 +65,14 @@ def nested(frame: pl.DataFrame, config: TableConfig) -> pl.DataFrame:
 
 def in_order(frame: pl.DataFrame, config: TableConfig) -> pl.DataFrame:
     """The rows sorted by the column that orders them, if there is one; rows without a value come last."""
-    if config.order is None or config.order not in frame.columns:
-        return frame
-    return frame[np.argsort(order_values(frame, config), kind="stable")]
+    return sorted_by(frame, config.order, config.missing)
 
 
-def order_values(frame: pl.DataFrame, config: TableConfig) -> Float[np.ndarray, " n"]:
-    """What orders the rows, as numbers; infinity where unknown."""
-    assert config.order is not None
-    check_has(frame.columns, [config.order], "the table")
-    series = frame[config.order]
-    values = as_numbers(series, config.missing)
-    if 2 * values.null_count() > values.len():
-        values = as_dates(series, None)
-    if 2 * values.null_count() > values.len():
-        raise SourceError(
-            f"column '{config.order}' holds neither numbers nor dates in most rows, so it cannot order them. Name "
-            "another with --order, or write its dates as 2024-12-31."
-        )
-    return values.fill_null(np.inf).to_numpy()
+def group_places(groups: Groups, height: int) -> Int[np.ndarray, " n"]:
+    """The number of each row's group, for all rows of a table."""
+    place = np.zeros(height, dtype=int)
+    place[groups.order] = np.repeat(np.arange(len(groups.names)), groups.count)
+    return place
 
 
 def columns_of(schema: Schema) -> tuple[Column, ...]:

@@ -14,6 +14,8 @@ from stmaml.tables.calibration import class_sets
 
 POOL = "pool"
 NOMINAL = (0.5, 0.8, 0.9)
+RELIABILITY = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Levels at which intervals are looked at; for sets of classes, those from a half on."""
 ByGroup = dict[str, Float[np.ndarray, " _"]]
 
 
@@ -29,15 +31,14 @@ class Scored:
     """Of the pool: the share of each group's rows that intervals (or sets) hold before and after, by name."""
 
 
-def score_held_out(held: Sequence[HeldOut], scale: float = 1.0, shrinkage: float | None = None) -> list[Scored]:
+def score_held_out(held: Sequence[HeldOut], scale: float = 1.0) -> list[Scored]:
     """Scores for each number of labelled rows. In each fold, weights and calibration come from all other folds.
 
-    `scale` is the spread of the targets, in which those of `held` are measured; `shrinkage` that of the weights, chosen
-    anew for each fold if not given."""
+    `scale` is the spread of the targets, in which those of `held` are measured."""
     parts: list[list[Scored]] = [[] for _ in held]
     for _, others, mine in by_fold(held):
         if all(len(one.tasks) for one in others):
-            pooling = learn_pooling(others, shrinkage)
+            pooling = learn_pooling(others)
             for place, one in enumerate(mine):
                 if len(one.tasks):
                     parts[place].append(score_with(one, pooling, scale))
@@ -70,10 +71,12 @@ def _score_numbers(held: HeldOut, pooling: Pooling, scale: float) -> Scored:
     intervals = {"coverage90": _inside(level, 0.9), "width90": (ends[-1] - ends[-2]) * scale}
     rows = {POOL: {**_number_scores(finished.mixture, held.y, scale), **intervals}}
     for i, name in enumerate(pooling.members):
+        if name not in held.forecasts:  # it has no say, and is not kept
+            continue
         spread = float(pooling.spread_at(shots[:1])[i, 0])
         rows[name] = _member_scores(held.forecasts[name], held.y, spread, scale)
     shares = {f"{nominal:.0%} before": _inside(before, nominal) for nominal in NOMINAL}
-    shares |= {f"{nominal:.0%} after": _inside(level, nominal) for nominal in NOMINAL}
+    shares |= {f"{nominal:.0%} after": _inside(level, nominal) for nominal in RELIABILITY}
     shares |= {f"{n:.0%} width": (ends[2 * i + 1] - ends[2 * i]) * scale for i, n in enumerate(NOMINAL)}
     return _by_group(held, rows, shares)
 
@@ -102,10 +105,12 @@ def _score_classes(held: HeldOut, pooling: Pooling, scale: float) -> Scored:
     shots, truth = np.full(len(held.y), held.shots), held.y.astype(int)
     odds, before = pooling.odds(held.forecasts, shots), pooling.plain_odds(held.forecasts, shots)
     rows = {POOL: _class_scores(odds, truth)}
-    rows |= {name: _class_scores(held.forecasts[name].mean, truth) for name in pooling.members}
+    rows |= {
+        name: _class_scores(held.forecasts[name].mean, truth) for name in pooling.members if name in held.forecasts
+    }
     shares = {"before": _class_scores(before, truth)["nll"]}
     recalibration = pooling.calibration.at(held.shots)
-    for nominal in NOMINAL[1:]:
+    for nominal in (level for level in RELIABILITY if level >= NOMINAL[0]):
         floor = np.full(len(truth), float(recalibration.floor(nominal)))
         inside = np.asarray(class_sets(odds, floor))
         shares[f"{nominal:.0%} holds"] = inside[np.arange(len(truth)), truth].astype(float)
@@ -129,3 +134,26 @@ def _by_group(held: HeldOut, rows: dict[str, ByGroup], shares: ByGroup) -> Score
 
     means = {row: {name: mean(values) for name, values in each.items()} for row, each in rows.items()}
     return Scored(held.shots, groups, means, {name: mean(values) for name, values in shares.items()})
+
+
+def scored_arrays(scored: Sequence[Scored]) -> dict[str, np.ndarray]:
+    """As arrays to be saved; what a name is made of stands between bars."""
+    found = {}
+    for one in scored:
+        found[f"{one.shots}|groups"] = one.groups
+        found |= {f"{one.shots}|rows|{row}|{name}": v for row, each in one.rows.items() for name, v in each.items()}
+        found |= {f"{one.shots}|held|{name}": values for name, values in one.held.items()}
+    return found
+
+
+def scored_from(arrays: dict[str, np.ndarray]) -> list[Scored]:
+    """Back from `scored_arrays`."""
+    found: dict[int, Scored] = {}
+    for name, values in arrays.items():
+        shots, kind, *rest = name.split("|")
+        one = found.setdefault(int(shots), Scored(int(shots), arrays[f"{shots}|groups"], {}, {}))
+        if kind == "rows":
+            one.rows.setdefault(rest[0], {})[rest[1]] = values
+        elif kind == "held":
+            one.held[rest[0]] = values
+    return list(found.values())

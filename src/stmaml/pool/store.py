@@ -1,7 +1,7 @@
 """A pool in a run folder: what each member has learnt and said of held-out groups, and how they are pooled."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,20 @@ import polars as pl
 
 from stmaml.errors import RunError
 from stmaml.pool.base import Arrays, Fitted, Forecast
+from stmaml.pool.group_effects import GroupEffects
+from stmaml.pool.kind import POOL, is_pool
 from stmaml.pool.model import PoolModel
 from stmaml.pool.pooling import Pooling
 from stmaml.pool.registry import all_members
 from stmaml.pool.rows import Factors
+from stmaml.pool.scoring import Scored, scored_arrays, scored_from
 from stmaml.pool.usual import Usual
 from stmaml.provenance import provenance
 from stmaml.runs import Run, as_json, from_dict, read_json, read_npz, write_bytes, write_json
 from stmaml.tables.benchmark import Config
 from stmaml.tables.schema import Schema
 
-POOL = "pool"
+__all__ = ["POOL", "PoolRun", "PoolSettings", "array_digest", "is_pool"]
 FIELDS = ("mean", "task_variance", "noise_variance")
 
 
@@ -75,10 +78,21 @@ class PoolRun:
         self.clear()
         self.run.create({**provenance(), **about}, force=force)
 
+    @property
+    def effects_path(self) -> Path:
+        """How groups differ."""
+        return self.folder / "effects.npz"
+
+    @property
+    def scored_path(self) -> Path:
+        """Scores of each held-out group."""
+        return self.folder / "scored.npz"
+
     def clear(self) -> None:
         """Deletes all that fitting wrote, so that nothing of it is taken for part of another run."""
         kept = [*self.folder.glob("members/*.npz"), *self.folder.glob("held-out/*.npz")]
-        for path in [self.pool_path, self.result_path, self.known_path, *kept]:
+        single = [self.pool_path, self.result_path, self.known_path, self.effects_path, self.scored_path]
+        for path in [*single, *kept]:
             path.unlink(missing_ok=True)
 
     def is_finished(self) -> bool:
@@ -171,10 +185,29 @@ class PoolRun:
         """What the scores said."""
         return read_json(self.result_path)
 
+    def save_effects(self, effects: GroupEffects) -> None:
+        """Keeps how groups differ."""
+        self.run.save_arrays(Path(self.effects_path.name), effects.state())
 
-def is_pool(run: Run) -> bool:
-    """Whether a run folder holds a pool."""
-    return run.config().get("method", {}).get("name") == POOL
+    def effects(self) -> GroupEffects:
+        """How groups differ; a sentence for a run that does not say."""
+        if not self.is_finished():
+            raise RunError(f"{self.folder} is not finished. Go on with 'stmaml fit --resume {self.folder}'.")
+        if self.result().get("kind") == "class":
+            raise RunError("effects are for numbers, and this pool predicts classes. 'stmaml report' shows its scores.")
+        if not self.effects_path.exists():
+            raise RunError(f"{self.folder} was fitted before effects were kept. Fit again to have them.")
+        return GroupEffects.restore(read_npz(self.effects_path))
+
+    def save_scored(self, scored: Sequence[Scored]) -> None:
+        """Keeps the scores of each held-out group."""
+        self.run.save_arrays(Path(self.scored_path.name), scored_arrays(scored))
+
+    def scored(self) -> list[Scored]:
+        """The scores of each held-out group, by number of labelled rows."""
+        if not self.scored_path.exists():
+            raise RunError(f"{self.folder} has no scores of single groups. Fit again to have them.")
+        return scored_from(read_npz(self.scored_path))
 
 
 def array_digest(arrays: Mapping[str, np.ndarray]) -> str:

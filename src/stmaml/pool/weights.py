@@ -3,6 +3,10 @@
 For numbers the score is the CRPS. That of a mixture is quadratic in the weights, so all that the held-out rows say is a
 vector and a matrix for each group, and the best weights are those of a small convex problem. For classes it is the
 log-score, whose best weights the EM algorithm finds.
+
+Weights are pulled towards equal shares of the contenders: the members that held-out groups do not show to be worse than
+the best. What serves with five labelled rows is likely to serve with four or six, so neighbouring numbers of labelled
+rows have a say in each other's weights. Both rules, and their strengths, were chosen on development tables.
 """
 
 from collections.abc import Sequence
@@ -13,8 +17,10 @@ from jaxtyping import Float, Int
 
 from stmaml.pool.mixture import distance
 
-SHRINKAGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""Strengths of the pull towards equal weights that are tried, in parts of one group's worth."""
+SHRINKAGE = 1.0  # groups' worth of the pull towards equal shares, for each member
+CLEARLY = 2.0  # standard errors by which a member must be behind the best to be no contender
+SLIGHTLY = 0.02  # a member that is behind by a smaller part is a contender whatever the groups say
+REACH = 1.0  # how far numbers of labelled rows have a say in each other's weights, in places among those scored
 ROUNDS = 400
 Weights = Float[np.ndarray, " k"]
 
@@ -32,9 +38,10 @@ class Costs:
         """The mean CRPS of each group."""
         return self.own @ weights - np.einsum("i,gij,j->g", weights, self.apart, weights) / 2
 
-    def at(self, groups: Int[np.ndarray, " m"]) -> "Costs":
-        """Those of some groups."""
-        return Costs(self.own[groups], self.apart[groups])
+    def without(self, member: int) -> "Costs":
+        """Those of all other members."""
+        others = np.delete(np.arange(self.own.shape[1]), member)
+        return Costs(self.own[:, others], self.apart[:, others][:, :, others])
 
 
 def crps_costs(
@@ -60,21 +67,37 @@ def crps_costs(
     return Costs(own, apart)
 
 
-def best_weights(costs: Costs, shrinkage: float) -> Weights:
-    """The weights of least cost on the simplex, with a pull towards equal ones that fades as groups grow in number."""
-    return least_cost([costs], [shrinkage])[0]
+def learn_weights(costs: Sequence[Costs]) -> Float[np.ndarray, "c k"]:
+    """The weights for each number of labelled rows, whose costs come in rising order of them."""
+    places = np.arange(len(costs))
+    near = np.exp(-0.5 * ((places[:, None] - places) / REACH) ** 2)
+    near /= near.sum(1, keepdims=True)
+    scale = np.array([max(float(one.own.mean()), 1e-12) for one in costs])  # each number of rows has the same say
+    own = near @ np.stack([one.own.mean(0) / s for one, s in zip(costs, scale, strict=True)])
+    apart = np.einsum("cd,dij->cij", near, [one.apart.mean(0) / s for one, s in zip(costs, scale, strict=True)])
+    aim = np.stack([contenders(one) for one in costs])
+    pull = SHRINKAGE * own.shape[1] / np.array([max(len(one.own), 1) for one in costs])
+    return least_cost(own, apart, aim, pull)
 
 
-def least_cost(costs: Sequence[Costs], shrinkages: Sequence[float]) -> Float[np.ndarray, "m k"]:
-    """The best weights of several problems at once, one shrinkage for each."""
-    members = costs[0].own.shape[1]
-    equal = np.full(members, 1 / members)
-    own = np.stack([one.own.mean(0) for one in costs])
-    apart = np.stack([one.apart.mean(0) for one in costs])
-    scale = np.maximum(own @ equal - np.einsum("i,mij,j->m", equal, apart, equal) / 2, 1e-12)[:, None]
-    pull = np.array(shrinkages)[:, None] * members / np.array([max(len(one.own), 1) for one in costs])[:, None]
-    hessian = -apart / scale[:, :, None] + pull[:, :, None] * np.eye(members)
-    return _on_simplex(hessian, own / scale - pull * equal)
+def contenders(costs: Costs) -> Weights:
+    """Equal shares for the members that are not clearly worse than the best."""
+    alone = costs.own - np.einsum("gii->gi", costs.apart) / 2
+    best = int(alone.mean(0).argmin())
+    behind = alone - alone[:, [best]]
+    error = behind.std(0, ddof=1) / len(alone) ** 0.5 if len(alone) > 1 else np.full(alone.shape[1], np.inf)
+    level = behind.mean(0) <= np.maximum(CLEARLY * error, SLIGHTLY * alone.mean(0)[best])
+    return level / level.sum()
+
+
+def least_cost(
+    own: Float[np.ndarray, "c k"], apart: Float[np.ndarray, "c k k"], aim: Float[np.ndarray, "c k"], pull: Weights
+) -> Float[np.ndarray, "c k"]:
+    """The weights of least cost on the simplex for several problems, each pulled towards its aim."""
+    equal = np.full(own.shape[1], 1 / own.shape[1])
+    scale = np.maximum(own @ equal - np.einsum("i,cij,j->c", equal, apart, equal) / 2, 1e-12)
+    hessian = -apart / scale[:, None, None] + pull[:, None, None] * np.eye(len(equal))
+    return _on_simplex(hessian, own / scale[:, None] - pull[:, None] * aim)
 
 
 def _on_simplex(hessian: Float[np.ndarray, "m k k"], linear: Float[np.ndarray, "m k"]) -> Float[np.ndarray, "m k"]:
@@ -111,25 +134,3 @@ def log_score_weights(
         counts = (joint / np.maximum(joint.sum(0), 1e-300)) @ share + shrinkage
         weights = counts / counts.sum()
     return weights
-
-
-def chosen_shrinkage(costs: Sequence[Costs], fold: Sequence[Int[np.ndarray, " g"]]) -> float:
-    """The shrinkage whose weights cost least in groups that did not choose them, over all numbers of labelled rows.
-
-    Each of `costs` is for one number of them, and `fold` says which fold each of its groups is in."""
-    trials = [
-        (one.at(np.flatnonzero(folds != held)), one.at(np.flatnonzero(folds == held)), float(one.own.mean()))
-        for one, folds in zip(costs, fold, strict=True)
-        for held in np.unique(folds)
-        if (folds != held).any()
-    ]
-    if not trials:
-        return SHRINKAGES[-1]
-    problems = [seen for _ in SHRINKAGES for seen, _, _ in trials]
-    strengths = [shrinkage for shrinkage in SHRINKAGES for _ in trials]
-    weights = least_cost(problems, strengths).reshape(len(SHRINKAGES), len(trials), -1)
-    cost = [
-        sum(float(unseen.of(w).sum()) / max(scale, 1e-12) for w, (_, unseen, scale) in zip(each, trials, strict=True))
-        for each in weights
-    ]
-    return SHRINKAGES[int(np.argmin(cost))]

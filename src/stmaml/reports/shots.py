@@ -35,10 +35,10 @@ def shots_figure(sweep: Sweep) -> bytes | None:
     for line in floors.values():
         ax.plot(line["number"], line["error"], ":", color="black", linewidth=1.4, marker=".")
     drawn = [*lines.values(), *floors.values()]
-    _scale(ax, drawn)
+    scale_errors(ax, drawn)
     number_axis(ax, lines.values())
     colours = [*(look(i)["color"] for i in range(len(lines))), *["black"] * len(floors)]
-    _name_lines(ax, names, drawn, colours, LINE_HEIGHT / height)
+    name_lines(ax, names, drawn, colours, LINE_HEIGHT / height)
     ax.set(xlabel=sweep.label, ylabel=metric(sweep.metric).words)
     figure.suptitle(textwrap.fill(sweep.title, 100), fontsize=12)
     return png(figure)
@@ -64,7 +64,7 @@ def draw_error(ax: Axes, line: Arrays, style: dict[str, Any], label: str | None 
     """A line with its band of 95 %."""
     number, error, half = line["number"], line["error"], line["half"]
     ax.fill_between(number, error - half, error + half, color=style["color"], alpha=0.15, linewidth=0)
-    ax.plot(number, error, marker="o", markersize=4, linewidth=1.6, label=label, **style)
+    ax.plot(number, error, **{"marker": "o", "markersize": 4, "linewidth": 1.6, "label": label, **style})
 
 
 def number_axis(ax: Axes, lines: Iterable[Arrays]) -> None:
@@ -78,7 +78,7 @@ def number_axis(ax: Axes, lines: Iterable[Arrays]) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
 
 
-def _name_lines(ax: Axes, names: Sequence[str], lines: Sequence[Arrays], colours: Sequence[str], unit: float) -> None:
+def name_lines(ax: Axes, names: Sequence[str], lines: Sequence[Arrays], colours: Sequence[str], unit: float) -> None:
     """Writes each line's name to the right of its end, moved up or down where names would overlap; `unit` is the height
     of a line of text, as a part of the axis."""
     ends = [(line["number"][-1], line["error"][-1]) for line in lines]
@@ -102,7 +102,7 @@ def spread(wanted: np.ndarray, heights: np.ndarray) -> np.ndarray:
     return places
 
 
-def _scale(ax: Axes, lines: Sequence[Arrays]) -> None:
+def scale_errors(ax: Axes, lines: Sequence[Arrays]) -> None:
     """A logarithmic axis where all errors are positive, not stretched by intervals that reach far out."""
     error = np.concatenate([line["error"] for line in lines])
     half = np.concatenate([line["half"] for line in lines])

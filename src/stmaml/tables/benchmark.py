@@ -16,8 +16,9 @@ from stmaml.errors import RunError, SettingError, SourceError
 from stmaml.tables.aftercare import Calibrating
 from stmaml.tables.calibration import caution
 from stmaml.tables.cells import as_labels
-from stmaml.tables.groups import GroupTasks, Sizes, Split, split_groups
+from stmaml.tables.groups import GroupTasks, Sizes, Split, TaskSizes, split_groups
 from stmaml.tables.leaks import leak_notes
+from stmaml.tables.ordering import sorted_by, unordered_note
 from stmaml.tables.parts import Reading, check_has
 from stmaml.tables.reading import Groups, group_rows, read_table, row_list
 from stmaml.tables.schema import Schema, check_roles, infer_schema, table_keys
@@ -101,7 +102,7 @@ class Config(BenchmarkConfig):
 
     def __post_init__(self):
         most = self.table.sizes.shots
-        if self.shots is not None and not 0 <= self.shots <= most:
+        if self.shots is not None and most is not None and not 0 <= self.shots <= most:
             raise SettingError(f"--shots must be from 0 to {most}, the most it was fitted for; got {self.shots}.")
 
     @property
@@ -121,10 +122,11 @@ def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) 
     notes: list[str] = []
     table = config.table
     check_has(frame.columns, table.named, "the table")
-    whole = frame
+    whole = sorted_by(frame, table.order, table.missing)
     frame, keys = with_targets(whole, table, notes)
     groups = group_rows(keys)
-    split = split_groups(groups.names, groups.count, table.sizes)
+    sizes = table.sizes.of(groups.count, ordered=table.order is not None)
+    split = split_groups(groups.names, groups.count, sizes)
     if config.schema is None:
         schema = infer_columns(whole, frame, keys, keys.is_in(list(split.train)), table, notes)
     else:
@@ -136,16 +138,24 @@ def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) 
             f"the table at {config.files[0]} has changed since it was first learnt from. Restore it, or fit anew with "
             "--force."
         )
-    settings = replace(config, schema=schema.to_json(), digest=digest)
-    parts = {name: _source(getattr(split, name), name, groups, x, y, schema, table.sizes) for name in PARTS}
+    found = Sizes(sizes.shots, sizes.query_size, sizes.min_query)
+    settings = replace(config, table=replace(table, sizes=found), schema=schema.to_json(), digest=digest)
+    parts = {name: _source(getattr(split, name), name, groups, x, y, schema, sizes) for name in PARTS}
     few = caution(len(split.val), schema.target.is_class)
-    return _opened(settings, schema, split, parts, [_said_of_groups(frame.height, table, split), *notes, *few], shelf)
+    unplaced = [] if table.order is None else unordered_note(frame, table.order, table.missing)
+    said = [_said_of_groups(frame.height, table, split, sizes), *notes, *unplaced, *few]
+    return _opened(settings, schema, split, parts, sizes.shots, said, shelf)
 
 
 def _opened(
-    settings: Config, schema: Schema, split: Split, parts: dict[str, GroupTasks], notes: list[str], shelf: Shelf | None
+    settings: Config,
+    schema: Schema,
+    split: Split,
+    parts: dict[str, GroupTasks],
+    most: int,
+    notes: list[str],
+    shelf: Shelf | None,
 ) -> Benchmark:
-    most = settings.table.sizes.shots
     counts = (*(shots for shots in SHOT_COUNTS if shots < most), most)
     name = Path(settings.data or settings.files[0]).name if settings.data or settings.files else "rows"
     return Benchmark(
@@ -231,7 +241,7 @@ def _source(
     x: Shaped[np.ndarray, "n dx"],
     y: Shaped[np.ndarray, " n"],
     schema: Schema,
-    sizes: Sizes,
+    sizes: TaskSizes,
 ) -> GroupTasks:
     """Tasks of the groups of one part."""
     each = [groups.rows(groups.index[name]) for name in names]
@@ -264,9 +274,10 @@ def with_targets(frame: pl.DataFrame, table: TableConfig, notes: list[str]) -> t
     return frame, keys
 
 
-def _said_of_groups(num_rows: int, table: TableConfig, split: Split) -> str:
-    skipped = f"; {len(split.skipped):,} skipped, too small" if split.skipped else ""
+def _said_of_groups(num_rows: int, table: TableConfig, split: Split, sizes: TaskSizes) -> str:
+    skipped = f"; {len(split.skipped):,} skipped, below {sizes.min_rows} rows" if split.skipped else ""
+    which = "the first of a group" if sizes.ordered else "drawn at random"
     return (
         f"{num_rows:,} rows; groups by '{table.task}': {len(split.train):,} to train, {len(split.val):,} to validate "
-        f"and calibrate, {len(split.test):,} to test{skipped}"
+        f"and calibrate, {len(split.test):,} to test{skipped}. Up to {sizes.shots} labelled rows, {which}"
     )

@@ -24,23 +24,54 @@ MIN_HELD_OUT = 2
 class Sizes:
     """How many rows of a group make a task."""
 
-    shots: int = 10
-    """Most labelled rows in a support set; training draws any number up to it."""
+    shots: int | None = None
+    """Most labelled rows to expect of a group; what half of the groups can spare, up to ten, if not given."""
     query_size: int = 30
-    """Most rows asked for."""
-    min_query: int = 5
-    """A group needs this many rows beside its labelled ones, or it is skipped."""
-    ordered: bool = False
-    """Labelled rows are the first of a group and the rows asked for come after them, in the order of the table: for
-    what is measured one after the other."""
+    """For a single method: most rows asked for."""
+    min_query: int | None = None
+    """For a single method: a group needs this many rows beside its labelled ones, or it is skipped; what half of the
+    groups have, up to five, if not given."""
 
     def __post_init__(self):
         at_least(1, shots=self.shots, query_size=self.query_size, min_query=self.min_query)
+
+    def of(self, counts: Int[np.ndarray, " g"], *, ordered: bool = False) -> "TaskSizes":
+        """Those for groups of these sizes, where none are given: half of the groups, and enough of them to learn from,
+        have as many rows as they take."""
+        middle = min(int(np.median(counts)), most_in_enough(counts))
+        shots = usual_shots(np.array([middle])) if self.shots is None else self.shots
+        least = int(np.clip(middle - shots, 1, 5)) if self.min_query is None else self.min_query
+        return TaskSizes(shots, self.query_size, least, ordered)
+
+
+@dataclass(frozen=True)
+class TaskSizes:
+    """How many rows of a group make a task, once the table is known."""
+
+    shots: int
+    """Most labelled rows in a support set; training draws any number up to it."""
+    query_size: int
+    """Most rows asked for."""
+    min_query: int
+    """Rows that a group has beside its labelled ones."""
+    ordered: bool = False
+    """Labelled rows are the first of a group and the rows asked for come after them."""
 
     @property
     def min_rows(self) -> int:
         """Rows a group must have."""
         return self.shots + self.min_query
+
+
+def usual_shots(sizes: Int[np.ndarray, " g"], most: int = 10) -> int:
+    """How many labelled rows to expect: as many as half of the groups can spare, up to `most`."""
+    middle = int(np.median(sizes))
+    return int(np.clip(middle - (1 if middle <= 5 else 2), 1, most))
+
+
+def most_in_enough(counts: Int[np.ndarray, " g"]) -> int:
+    """As many rows as the groups that it takes have at least, if they are the largest."""
+    return int(np.sort(counts)[-MIN_GROUPS]) if len(counts) >= MIN_GROUPS else 0
 
 
 @dataclass(frozen=True)
@@ -53,7 +84,7 @@ class Split:
     skipped: tuple[str, ...]
 
 
-def split_groups(names: Sequence[str], counts: Int[np.ndarray, " g"], sizes: Sizes) -> Split:
+def split_groups(names: Sequence[str], counts: Int[np.ndarray, " g"], sizes: TaskSizes) -> Split:
     """70 % of the groups to train on, 15 % to validate and calibrate, 15 % to test.
 
     A digest of its name ranks a group, so that the parts depend neither on the order of the rows nor on a seed."""
@@ -67,11 +98,21 @@ def split_groups(names: Sequence[str], counts: Int[np.ndarray, " g"], sizes: Siz
     if len(large) < MIN_GROUPS:
         raise SourceError(
             f"{len(large)} of {len(names)} groups have the {sizes.min_rows} rows that {sizes.shots} labelled and "
-            f"{sizes.min_query} others take; at least {MIN_GROUPS} are needed. Lower --shots, or bring more groups."
+            f"{sizes.min_query} others take; at least {MIN_GROUPS} are needed. {_mended(counts, sizes)}"
         )
     ranked = sorted(large, key=lambda name: hashlib.sha256(name.encode()).digest())
     held = max(MIN_HELD_OUT, round(HELD_OUT_SHARE * len(ranked)))
     return Split(tuple(ranked[2 * held :]), tuple(ranked[:held]), tuple(ranked[held : 2 * held]), tuple(skipped))
+
+
+def _mended(counts: Int[np.ndarray, " g"], sizes: TaskSizes) -> str:
+    """What to do about groups that are too few or too small."""
+    able = most_in_enough(counts)
+    if able > sizes.min_query:
+        return f"Use --shots {able - sizes.min_query}, or bring larger groups."
+    if able > 1:
+        return f"Use --shots {able - 1} --min-query 1, or bring larger groups."
+    return "Bring more groups, or leave out --method: a pool takes fewer and smaller ones."
 
 
 class GroupTasks(eqx.Module):
@@ -82,7 +123,7 @@ class GroupTasks(eqx.Module):
     start: Int[Array, " g"]
     count: Int[Array, " g"]
     spec: TaskSpec = eqx.field(static=True)
-    sizes: Sizes = eqx.field(static=True)
+    sizes: TaskSizes = eqx.field(static=True)
     training: bool = eqx.field(static=True)
     """Groups at random with any number of labelled rows; else one group after the other with all shots."""
 

@@ -99,7 +99,14 @@ class FewShotModel:
             notes.append(f"{unknown} of {len(groups.names)} groups have no labelled row and are predicted without any")
         if unknown:
             notes.extend(caution(self.calibration.groups, self.schema.target.is_class))
-        return Answer(beside(query, table.frame(), notes), notes)
+        return Answer(beside(query, self._with_words(table.frame()), notes), notes)
+
+    def _with_words(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The columns with what an entropy means beside it."""
+        if "task_entropy" not in frame.columns:
+            return frame
+        words = pl.Series("group_known", self.reference.known_in_words(frame["task_entropy"].to_list()))
+        return frame.insert_column(frame.columns.index("task_entropy") + 1, words)
 
     def adapt(self, support: pl.DataFrame, *, num_samples: int = 20, seed: int = 0) -> Iterator[AdaptedModel]:
         """The predictors of each group in `support`, to be kept and used without its labelled rows."""

@@ -1,5 +1,6 @@
 """Whether a group looks like those a learner was trained on, and which labels would tell most about it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -35,6 +36,12 @@ class Reference:
         """How much less is known about each group than about held-out ones with as many labelled rows, in nats."""
         return np.where(shots > 0, entropy - self.entropy[self._nearest(shots)], np.nan)
 
+    def known_in_words(self, surplus: Sequence[float | None]) -> list[str]:
+        """What such a surplus means to a reader: it counts from what the next number of labelled rows tells (2 after 1,
+        5 after 2), on average over held-out groups."""
+        step = float(np.abs(np.diff(self.entropy)).mean()) if len(self.entropy) > 1 else 1.0
+        return [_known(one, step) for one in surplus]
+
     def _nearest(self, shots: Int[np.ndarray, " m"]) -> Int[np.ndarray, " m"]:
         own, fitted = (np.log1p(np.asarray(each, dtype=float)) for each in (shots, self.shots))
         return np.abs(own[:, None] - fitted[None]).argmin(1)
@@ -55,6 +62,12 @@ def odd_part(arrays: dict[str, np.ndarray]) -> str | None:
             return f"{name} holds no number, or one that is not finite"
     rising = (np.diff(arrays["distance"]) >= 0).all() and (np.diff(arrays["shots"]) > 0).all()
     return None if rising and arrays["distance"].min() >= 0 and arrays["shots"][0] > 0 else "its order is wrong"
+
+
+def _known(surplus: float | None, step: float) -> str:
+    if surplus is None:
+        return "no labelled rows"
+    return "less known than most" if surplus > step else "better known than most" if surplus < -step else "as usual"
 
 
 def mahalanobis(

@@ -19,8 +19,25 @@ MOST_SLOPES = 3
 
 
 @dataclass(frozen=True)
+class Units:
+    """What scaled rows were made from: a value is its number times the spread, plus the middle."""
+
+    middle: Float[np.ndarray, " d"]
+    spread: Float[np.ndarray, " d"]
+    target_middle: float = 0.0
+    target_spread: float = 1.0
+
+    def turn(self, columns: list[int]) -> Float[np.ndarray, "k k"]:
+        """The matrix that turns a level and slopes of scaled columns into those of the values."""
+        slopes = self.target_spread / self.spread[columns]
+        matrix = np.diag(np.concatenate([[self.target_spread], slopes]))
+        matrix[0, 1:] = -slopes * self.middle[columns]
+        return matrix
+
+
+@dataclass(frozen=True)
 class Effects:
-    """Straight lines, in the units of the rows. The fields named `_error` are standard errors."""
+    """Straight lines, in the units of the rows or in those asked for. The fields named `_error` are standard errors."""
 
     fixed_names: tuple[str, ...]
     """`level`, then a name for each column that is not constant."""
@@ -46,17 +63,26 @@ class Effects:
     levels: Float[np.ndarray, " l"]
     levels_error: Float[np.ndarray, " l"]
     log_likelihood: float
+    """Of the rows as they were given, whatever the units."""
+    between: float
+    """Standard deviation between groups of what is expected of a row, over all rows."""
 
     @property
     def share_between(self) -> float:
-        """The intraclass correlation: the share of variance about the fixed effects that lies between groups."""
-        between = float(self.spread[0] ** 2)
-        return between / max(between + self.noise**2, 1e-300)
+        """The intraclass correlation: the share of variance about the fixed effects that lies between groups, where
+        all columns are 0."""
+        return _share(float(self.spread[0]), self.noise)
+
+    @property
+    def share_of_rows(self) -> float:
+        """The same over the rows there are, whose slopes count: it does not depend on where a column is 0."""
+        return _share(self.between, self.noise)
 
     def state(self) -> Arrays:
         """As arrays to be saved."""
         names = {"fixed_names": np.array(self.fixed_names), "own_names": np.array(self.own_names)}
         numbers = {"noise": np.array(self.noise), "log_likelihood": np.array(self.log_likelihood)}
+        numbers["between"] = np.array(self.between)
         fixed = {"fixed": self.fixed, "fixed_error": self.fixed_error}
         own = {"spread": self.spread, "correlation": self.correlation}
         groups = {"groups": self.groups, "groups_error": self.groups_error, "level_spread": self.level_spread}
@@ -68,18 +94,26 @@ class Effects:
     def restore(state: Arrays) -> "Effects":
         """Back from its arrays."""
         names = {name: tuple(str(value) for value in state[name]) for name in ("fixed_names", "own_names")}
-        numbers = {name: float(state[name]) for name in ("noise", "log_likelihood")}
+        numbers = {name: float(state[name]) for name in ("noise", "log_likelihood", "between")}
         return Effects(**{**state, **names, **numbers})
 
 
-def effects_of(rows: GroupedRows, *, slopes: tuple[str, ...] | None = None, method: Method = "reml") -> Effects:
+def _share(between: float, within: float) -> float:
+    return between**2 / max(between**2 + within**2, 1e-300)
+
+
+def effects_of(
+    rows: GroupedRows, *, slopes: tuple[str, ...] | None = None, method: Method = "reml", units: Units | None = None
+) -> Effects:
     """The effects of a table with numbers as its target.
 
     Args:
         slopes: columns whose slope differs between groups; without them, the three that vary most within groups.
+        units: what the rows were scaled from, for effects in those units; they are fitted as they are.
     """
     rows = labelled(rows)
-    kept = np.flatnonzero(rows.x.std(axis=0) > 0.0)
+    units = units or Units(np.zeros(rows.x.shape[1]), np.ones(rows.x.shape[1]))
+    kept = [int(column) for column in np.flatnonzero(rows.x.std(axis=0) > 0.0)]
     own = _slopes(rows) if slopes is None else [_place(rows, name) for name in slopes]
     levels = Levels.of(rows)
     ones = np.ones((len(rows.y), 1))
@@ -93,7 +127,8 @@ def effects_of(rows: GroupedRows, *, slopes: tuple[str, ...] | None = None, meth
         solved = solve(reduce(sums, groups), structure, theta, np.diag(sums.rr))
         fixed_names = ("level", *(rows.columns[column].name for column in kept))
         own_names = ("level", *(rows.columns[column].name for column in own))
-        return _effects(fixed_names, own_names, sums, groups, solved, levels, theta[structure.covariance.num :])
+        turns = _Turns(units.turn(kept), units.turn(own), units.target_middle, units.target_spread)
+        return _effects(fixed_names, own_names, sums, groups, solved, levels, theta[structure.covariance.num :], turns)
 
 
 def _place(rows: GroupedRows, name: str) -> int:
@@ -101,13 +136,24 @@ def _place(rows: GroupedRows, name: str) -> int:
 
 
 def _slopes(rows: GroupedRows) -> list[int]:
-    """Columns that vary within groups, those with the largest share first, as many as the groups allow."""
-    can = np.flatnonzero(varies_within(rows))
+    """Columns that vary within groups, those with the largest share first, as many as the groups allow; the slope of a
+    wave says nothing to a reader."""
+    can = np.flatnonzero(varies_within(rows) & np.array([column.kind != "wave" for column in rows.columns], dtype=bool))
     means = np.stack([np.bincount(rows.group, rows.x[:, column], rows.num_groups) for column in can] or [rows.counts])
     within = rows.x[:, can] - (means / rows.counts)[: len(can), rows.group].T
     share = within.var(axis=0) / rows.x[:, can].var(axis=0)
     order = can[np.argsort(-share, kind="stable")]
     return [int(column) for column in order[: min(MOST_SLOPES, rows.num_groups // 5)]]
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """From effects of the rows as given to effects in the units asked for."""
+
+    fixed: Float[np.ndarray, "p p"]
+    own: Float[np.ndarray, "q q"]
+    middle: float
+    spread: float
 
 
 def _effects(
@@ -118,31 +164,33 @@ def _effects(
     solved: Solved,
     levels: Levels,
     level_theta: Float[np.ndarray, " a"],
+    turns: "_Turns",
 ) -> Effects:
     sigma = float(np.sqrt(solved.sigma2))
     covariance = groups.factor @ groups.factor.T
-    spread = np.sqrt(np.diag(covariance))
+    turned = turns.own @ covariance @ turns.own.T
+    spread = np.sqrt(np.diag(turned))
     scale = np.where(spread > 0.0, spread, 1.0)
-    errors = sigma * np.sqrt((solved.half**2).sum(axis=1))
     known = _known_levels(solved, levels.num)
     place = np.argwhere(levels.place >= 0)
     place = place[np.argsort(levels.place[levels.place >= 0])]
     return Effects(
         fixed_names=fixed_names,
-        fixed=solved.gamma[levels.num :],
-        fixed_error=errors[levels.num :],
+        fixed=turns.fixed @ solved.gamma[levels.num :] + turns.middle * (np.arange(len(fixed_names)) == 0),
+        fixed_error=sigma * np.sqrt(((turns.fixed @ solved.half[levels.num :]) ** 2).sum(axis=1)),
         own_names=own_names,
         spread=sigma * spread,
-        correlation=covariance / np.outer(scale, scale),
-        noise=sigma,
-        groups=leftovers(sums, groups, solved.gamma) @ covariance,
-        groups_error=sigma * _group_errors(sums, groups, known),
-        level_spread=sigma * level_theta,
+        correlation=turned / np.outer(scale, scale),
+        noise=sigma * turns.spread,
+        groups=leftovers(sums, groups, solved.gamma) @ covariance @ turns.own.T,
+        groups_error=sigma * _group_errors(sums, groups, known, turns.own),
+        level_spread=sigma * level_theta * turns.spread,
         level_grouping=place[:, 0],
         level_number=place[:, 1],
-        levels=solved.gamma[: levels.num],
-        levels_error=sigma * np.sqrt((known**2).sum(axis=1)),
+        levels=solved.gamma[: levels.num] * turns.spread,
+        levels_error=sigma * np.sqrt((known**2).sum(axis=1)) * turns.spread,
         log_likelihood=-0.5 * solved.deviance,
+        between=sigma * turns.spread * float(np.sqrt((covariance * sums.zz.sum(axis=0)).sum() / sums.num_rows)),
     )
 
 
@@ -151,8 +199,11 @@ def _known_levels(solved: Solved, num: int) -> Float[np.ndarray, "l l"]:
     return solved.scales[:num, None] * np.linalg.inv(solved.lower[:num, :num]).T
 
 
-def _group_errors(sums: Sums, groups: Groups, known: Float[np.ndarray, "l l"]) -> Float[np.ndarray, "g q"]:
+def _group_errors(
+    sums: Sums, groups: Groups, known: Float[np.ndarray, "l l"], turn: Float[np.ndarray, "q q"]
+) -> Float[np.ndarray, "g q"]:
     """In units of the noise; what is unknown of levels adds to what is unknown of a group."""
     shrunk = (groups.factor @ groups.factor.T) @ groups.t
-    through = shrunk @ sums.zr[:, :, : len(known)] @ known
-    return np.sqrt(np.maximum(np.einsum("gii->gi", shrunk) + (through**2).sum(axis=2), 0.0))
+    through = turn @ shrunk @ sums.zr[:, :, : len(known)] @ known
+    own = np.einsum("ij,gjk,ik->gi", turn, shrunk, turn)
+    return np.sqrt(np.maximum(own + (through**2).sum(axis=2), 0.0))
