@@ -118,8 +118,9 @@ def held_out_stations(table, run):
     """The first few of the run's test stations that report on most days: by rank, not by how well they do."""
     rows = pl.scan_parquet(table)
     count = rows.group_by("STATION").len().collect()
-    sizes = load_table(run).benchmark_settings.table.sizes
-    split = split_groups(count["STATION"].to_list(), count["len"].cast(pl.Int64).to_numpy(), sizes)
+    days = count["len"].cast(pl.Int64).to_numpy()
+    sizes = load_table(run).benchmark_settings.table.sizes.of(days)
+    split = split_groups(count["STATION"].to_list(), days, sizes)
     full = set(count.filter(pl.col("len") >= MOST_OF_A_YEAR)["STATION"])
     chosen = [name for name in split.test if name in full][:SHOWN]
     return rows.filter(pl.col("STATION").is_in(chosen)).collect().partition_by("STATION")
