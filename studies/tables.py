@@ -156,7 +156,8 @@ def run(folder: Path, out: Path, jobs: int, ordered: bool, tables: list[str], me
     paths = [path for path in sorted(folder.glob("*.npz")) if not tables or path.stem in tables]
     if ordered:
         paths = [path for path in paths if opened(path).has_order]
-    wanted = [(path, number) for number in range(SPLITS) for path in paths if (path.stem, number, ordered) not in done]
+    paths.sort(key=lambda path: -path.stat().st_size)  # what takes longest is begun first
+    wanted = [(path, number) for path in paths for number in range(SPLITS) if (path.stem, number, ordered) not in done]
     context = get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=4) as pool, out.open("a") as file:
         futures = {
