@@ -326,7 +326,7 @@ def test_a_run_of_0_1_0_shows_the_scores_it_has(stmaml, tmp_path):
     assert found == read_json(folder / "scores" / "test-groups.json")
     code, out, _ = stmaml("fit", "--resume", folder)
     assert code == 0
-    assert "Scores are means over 2 test groups." in out
+    assert "Scores are means over 2 test groups, ± the 95 % interval." in out
 
 
 def test_predict_gives_rows_back_in_order(stmaml, fitted, new, tmp_path):

@@ -106,7 +106,8 @@ def test_a_table_gets_the_predictions_it_got(name, runs):
 
 
 def assert_same(got: pl.DataFrame, want: pl.DataFrame) -> None:
-    for column in got.columns:
+    assert "prediction" in got.columns
+    for column in (name for name in got.columns if name in want.columns):  # words have been added beside numbers
         if want[column].dtype.is_numeric():
             np.testing.assert_allclose(got[column].to_numpy(), want[column].to_numpy(), rtol=1e-5, atol=1e-5)
         else:

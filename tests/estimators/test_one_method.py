@@ -289,7 +289,7 @@ def test_what_meta_fit_cannot_learn_from_is_said_in_words_of_its_own(table, chan
     [
         ({"shots": 0}, "^shots must be at least 1; got 0"),
         ({"min_query": 0}, "^min_query must be at least 1; got 0"),
-        ({"shots": 50}, "0 of 60 groups have the 55 rows.*Lower shots, or bring more groups"),
+        ({"shots": 50}, "0 of 60 groups have the 55 rows.*Use shots 7, or bring larger groups"),
     ],
 )
 def test_settings_are_called_by_the_names_of_parameters(table, settings, message):

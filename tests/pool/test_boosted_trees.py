@@ -146,8 +146,6 @@ import numpy as np
 from stmaml.pool.base import Draw
 from stmaml.pool.boosted import MEMBERS
 from tests.pool.boosted_tables import levels_table
-
-NEVER: Any = False  # scikit-learn's own types know only "auto"
 fitted = MEMBERS[0].restore(dict(np.load(sys.argv[1])))
 assert np.isfinite(fitted.predict(Draw(2).tasks(levels_table(0, groups=6, size=5), 2, 1)).mean).all()
 assert not any(name.split(".")[0] == "sklearn" for name in sys.modules)

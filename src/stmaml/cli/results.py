@@ -9,7 +9,7 @@ from stmaml.cli.showing import plain_console
 from stmaml.numbers import plain, with_interval
 from stmaml.tables.aftercare import NOMINAL
 
-SHOWN = ("accuracy", "mse", "nll", "crps", "coverage90", "missed90", "width90")
+SHOWN = ("accuracy", "mse", "nll", "crps", "missed90", "width90")  # coverage has a table of its own
 
 
 def show_result(result: dict[str, Any]) -> None:

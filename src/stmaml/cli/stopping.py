@@ -84,7 +84,7 @@ def stop_requests(stop: StopRequest) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _leave(code: int) -> NoReturn:
+def _leave(code: int) -> "NoReturn":
     """Ends the process at once, without the locks on run folders that it holds, if any."""
     locks = sys.modules.get("stmaml.locks")
     if locks is not None:

@@ -1,5 +1,6 @@
 """A table opened for a pool: all its groups, whatever their size, and what was made of its columns."""
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from stmaml.tables.parts import check_has
 from stmaml.tables.reading import group_rows
 from stmaml.tables.schema import Schema
 
+MOST_ROWS = 300_000  # that members learn from: more of them, of the same groups' kind, tell hardly more
 MIN_GROUPS = 4  # with two rows or more: fewer tell nothing of how groups differ
 
 
@@ -33,7 +35,7 @@ class PoolTable:
     names: tuple[str, ...]
     rows: GroupedRows
     frame: pl.DataFrame
-    """The rows themselves, in the same order."""
+    """All rows that have a group and a target."""
     draw: Draw
     notes: tuple[str, ...]
 
@@ -51,6 +53,8 @@ def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = 
     check_has(frame.columns, table.named, "the table")
     whole = in_order(nested(frame, table), table)
     frame, keys = with_targets(whole, table, notes)
+    everything = frame
+    frame, keys = _enough(frame, keys, notes)
     groups = group_rows(keys)
     _check_groups(groups.count, table)
     if config.schema is None:
@@ -65,7 +69,23 @@ def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = 
     settings = replace(config, schema=schema.to_json())
     said = [_said(frame.height, table, groups.count, most), *notes, *_on_order(frame, table, schema)]
     few = caution(len(groups.names), schema.target.is_class)
-    return PoolTable(settings, schema, factors, groups.names, rows, frame, draw, tuple([*said, *few]))
+    return PoolTable(settings, schema, factors, groups.names, rows, everything, draw, tuple([*said, *few]))
+
+
+def _enough(frame: pl.DataFrame, keys: pl.Series, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
+    """All rows, or those of as many whole groups as MOST_ROWS hold, by a digest of their names."""
+    if frame.height <= MOST_ROWS:
+        return frame, keys
+    counts = dict(pl.DataFrame({"name": keys}).group_by("name").len().iter_rows())
+    ranked = sorted(counts, key=lambda name: hashlib.sha256(name.encode()).digest())
+    room = np.cumsum([counts[name] for name in ranked]) <= MOST_ROWS
+    kept = [name for name, fits in zip(ranked, room, strict=True) if fits]
+    notes.append(
+        f"the table is large: {len(kept):,} of its {len(counts):,} groups train and are scored, with at most "
+        f"{MOST_ROWS:,} rows; the rows of all are kept, for when those groups are asked for"
+    )
+    chosen = keys.is_in(kept)
+    return frame.filter(chosen), keys.filter(chosen)
 
 
 def _check_groups(counts: Int[np.ndarray, " g"], table: TableConfig) -> None:

@@ -91,7 +91,10 @@ def contenders(costs: Costs) -> Weights:
 
 
 def least_cost(
-    own: Float[np.ndarray, "c k"], apart: Float[np.ndarray, "c k k"], aim: Float[np.ndarray, "c k"], pull: Weights
+    own: Float[np.ndarray, "c k"],
+    apart: Float[np.ndarray, "c k k"],
+    aim: Float[np.ndarray, "c k"],
+    pull: Float[np.ndarray, " c"],
 ) -> Float[np.ndarray, "c k"]:
     """The weights of least cost on the simplex for several problems, each pulled towards its aim."""
     equal = np.full(own.shape[1], 1 / own.shape[1])
