@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stmaml.errors import SourceError
 from stmaml.pool.base import Fitted, Forecast, Member
 from stmaml.pool.crossfit import HeldOut, cross_fit, folds_of, held_out_tasks
 from stmaml.pool.group_effects import effects_of_table
@@ -54,10 +55,21 @@ def fit_pool(
             raise PoolStopped
         tell(f"fitting {member.name}", number, len(members))
         begun = time.monotonic()
-        said, fitted[member.name] = _member(member, table, fold, store)
+        try:
+            said, fitted[member.name] = _member(member, table, fold, store)
+        except (
+            np.linalg.LinAlgError,
+            ArithmeticError,
+        ) as error:  # one that this table defeats is no reason to have none
+            remark(f"{member.name} is left out, since its numbers do not hold on this table: {error}")
+            continue
         remark(f"{member.name}: {time.monotonic() - begun:,.1f} s")
         for place, forecast in enumerate(said):
             forecasts[place][member.name] = forecast
+    if not fitted:
+        raise SourceError(
+            "no model of the pool could learn from this table. Look for wild values in the columns above."
+        )
     found = zip(table.counts, tasks, forecasts, strict=True)
     held = [HeldOut(shots, one, each, fold[one.group]) for shots, one, each in found if len(one)]
     return _pooled(table, held, fitted, store)
@@ -69,6 +81,8 @@ def _member(member: Member, table: PoolTable, fold: np.ndarray, store: PoolRun |
         return kept, store.member(member.name)
     (held, whole) = cross_fit([member], table.rows, fold, table.draw, table.counts)
     said, fitted = [one.forecasts[member.name] for one in held], whole[member.name]
+    if not all(np.isfinite(one.mean).all() and np.isfinite(one.variance).all() for one in said):
+        raise ArithmeticError("a prediction is not finite")
     if store is not None:
         store.save_member(member.name, said, fitted)
     return said, fitted
