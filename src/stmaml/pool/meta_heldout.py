@@ -13,7 +13,7 @@ from stmaml.pool.meta_learner import Plan
 from stmaml.pool.meta_tasks import Listed
 
 SHOTS = (0, 2, 5, 10)
-MOST_GROUPS = 60  # of a part
+MOST_GROUPS = 30  # of a part
 MOST_ASKED = 32
 
 

@@ -129,7 +129,7 @@ def structure_of(design: Design, own: Own) -> Structure:
 def _variances(rows: GroupedRows, design: Design, own: Own) -> tuple[np.ndarray, Structure, Sums]:
     structure = structure_of(design, own)
     sums = sums_of(design.matrices(rows, own), design.levels.num)
-    return estimate(sums, structure, tolerance=1e-8), structure, sums
+    return estimate(sums, structure, tolerance=1e-6), structure, sums
 
 
 def chosen(rows: GroupedRows, design: Design, kind: Kind) -> Own:
