@@ -3,7 +3,7 @@
 python studies/campaign.py fuzz --count 10000 --jobs 14 --minutes 2 --out fuzz.json
 
 Parts: fuzz, hostile, signals, kills, mutants. Each process does a share of the cases. A fault has what repeats it: the
-seed and number of a case (`fuzz.py --cases N`), the seconds of a signal or kill, the line of a mutant. `--show FILE ...`
+seed and number of a case (`fuzz.py --cases N`), the seconds of a signal or kill, the line of a mutant. `--show FILE`
 prints what such files hold as a table."""
 
 import argparse

@@ -5,8 +5,8 @@ python studies/kills.py [--kills 200] [--subjects maml st-maml table] [--seed 0]
 Subjects are every method on 2D regression, a method on each benchmark that reads files, one method fitted to a table,
 a pool, and two rows of `stmaml reproduce`. Each is run once in peace. Then it is run again and killed after a random
 time, up to the length of the peaceful one, resumed and killed anew, and at last left to end. Weights, the last
-checkpoint, the log (but for its times), the pool and its scores must be equal to the bit. All share a compilation cache,
-so that a try takes seconds."""
+checkpoint, the log (but for its times), the pool and its scores must be equal to the bit. All use one compilation
+cache, so that a try takes seconds."""
 
 import argparse
 import json

@@ -78,9 +78,8 @@ def spread(words: Sequence[str], jobs: int, minutes: float) -> Shared:
         codes = [_ended(process, until + GRACE) for process in processes]
         records = [json.loads(line) for part in parts if part.exists() for line in part.read_text().splitlines()]
         tails = [path.read_bytes()[-1500:].decode(errors="replace") for path in errors]
-    broken = [
-        {"share": f"{i}/{jobs}", "exit": code, "said": tails[i]} for i, code in enumerate(codes) if code not in (0, 1)
-    ]
+    said = [{"share": f"{i}/{jobs}", "exit": code, "said": tails[i]} for i, code in enumerate(codes)]
+    broken = [one for one in said if one["exit"] not in (0, 1) or "Traceback" in str(one["said"])]
     return Shared(records, broken)
 
 
