@@ -72,7 +72,7 @@ def words_of(command: str, folder: Path) -> list[object]:
         "scores": lambda: ["evaluate", folder / "pooled", "--data", folder / "table.csv"],
         "pictures": lambda: ["report", folder / "pooled"],
         "reproduce": lambda: reproducing(folder / "reproduced"),
-        "floor": lambda: ["floor", "regression2d", "--tasks", 200],
+        "floor": lambda: ["floor", "--tasks", 200, "--draws", 1_000_000],
     }
     return made[command]()
 

@@ -65,7 +65,7 @@ class Shell:
 
     def environment(self) -> dict[str, str]:
         """What a command sees: quick compilation, the CPU, the cache."""
-        quick = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+        quick = os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
         cached = {
             "JAX_COMPILATION_CACHE_DIR": str(self.cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
