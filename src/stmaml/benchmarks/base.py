@@ -15,7 +15,7 @@ from stmaml.tasks import Examples, Scaling
 TABLE = "table"  # the name of a user's table among benchmarks
 VAL_SEED = 1
 TEST_SEED = 2
-ONLY_IN_TRAINING = {"min_shots": None, "pool": None}
+ONLY_IN_TRAINING = {"min_shots": None, "most_shots": None, "pool": None}
 """Settings that no test task depends on, and what they are in a test."""
 
 BudgetName = Literal["smoke", "cpu", "paper"]

@@ -60,10 +60,15 @@ class Config(BenchmarkConfig):
     """Range of the inputs: 0 5 in the paper's text, -5 5 in the authors' code and ARML's."""
     noise: float = 0.3
     """Standard deviation of the noise on all targets."""
+    noise_range: tuple[float, float] | None = None
+    """Draw each training task's noise from this range, evenly; always `noise` if not given. The Bayes limit is then
+    that of a predictor that is not told the noise either."""
     shots: int = 10
     """Labelled examples in a support set."""
     min_shots: int | None = None
     """Draw each training task's number of examples between this and `shots`; always `shots` if not given."""
+    most_shots: int | None = None
+    """Draw it up to this number instead of `shots`, which stays that of validation and test tasks."""
     query_size: int = 40
     """Examples in the query set of a training task."""
     test_query_size: int = 40
@@ -85,19 +90,21 @@ class Config(BenchmarkConfig):
         above(0, noise=self.noise)
         at_least(1, query_size=self.query_size, test_query_size=self.test_query_size)
         check_shots(self.shots, self.min_shots)
+        _check_ranges(self)
         if self.pool is not None and self.pool < 1:
             raise SettingError(f"--pool must be at least 1 task; got {self.pool}.")
 
     def open(self, shelf: Shelf | None = None) -> Benchmark:
         """Training tasks as set; validation and test tasks with all their shots."""
         del shelf  # nothing is read
-        train = Curves(self, random_shots=True)
+        train = Curves(replace(self, shots=self.most_shots or self.shots), in_training=True)
         held_out = Curves(replace(self, query_size=self.test_query_size))
         if self.pool is not None:
             stored = freeze(train, self.pool, seed=POOL_SEED).batch
             train = Pool(jax.tree.map(jnp.asarray, stored), held_out.spec)
         conditions = {"input_range": self.input_range, "noise": self.noise, "shots": self.shots}
         conditions |= {"query": self.test_query_size, "balanced": self.balanced}
+        unknown = {} if self.noise_range is None else {"noise_range": self.noise_range}
         return Benchmark(
             settings=self,
             train=train,
@@ -106,7 +113,7 @@ class Config(BenchmarkConfig):
             families=tuple(family.name for family in FAMILIES),
             conditions=conditions,
             showcases=lambda: _showcases(self),
-            floor=lambda: find_floor(Conditions("regression2d", conditions)),
+            floor=lambda: find_floor(Conditions("regression2d", conditions | unknown)),
         )
 
 
@@ -114,7 +121,8 @@ class Curves(eqx.Module):
     """Tasks drawn from the six families."""
 
     settings: Config = eqx.field(static=True)
-    random_shots: bool = eqx.field(static=True, default=False)
+    in_training: bool = eqx.field(static=True, default=False)
+    """Whether shots and noise differ between tasks, where they are to."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -134,13 +142,30 @@ class Curves(eqx.Module):
     def _task(self, family: Int[Array, ""], key: PRNGKeyArray) -> tuple[Task, Float[Array, "q 1"]]:
         shots, total = self.settings.shots, self.settings.shots + self.settings.query_size
         coefficient_key, x_key, noise_key, shots_key = jr.split(key, 4)
+        noise = self._noise(key=jr.fold_in(key, 4))
         low, high = self.settings.input_range
         x = draw_inputs(family, jr.uniform(x_key, (total, 2), minval=low, maxval=high))
         clean = evaluate_family(family, draw_coefficients(family, key=coefficient_key), x)[:, None]
-        y = clean + self.settings.noise * jr.normal(noise_key, clean.shape)
-        fewest = self.settings.min_shots if self.random_shots else None
+        y = clean + noise * jr.normal(noise_key, clean.shape)
+        fewest = self.settings.min_shots if self.in_training else None
         support = Examples(x[:shots], y[:shots], shot_weights(shots, fewest, key=shots_key))
         return Task(support, Examples.of(x[shots:], y[shots:])), clean[shots:]
+
+    def _noise(self, *, key: PRNGKeyArray) -> Float[Array, ""] | float:
+        settings = self.settings
+        if settings.noise_range is None or not self.in_training:
+            return settings.noise
+        return jr.uniform(key, minval=settings.noise_range[0], maxval=settings.noise_range[1])
+
+
+def _check_ranges(settings: Config) -> None:
+    """Refuses training tasks that cannot be drawn, or that would not have what the settings say."""
+    noise, most, shots = settings.noise_range, settings.most_shots, settings.shots
+    if noise is not None and not 0 < noise[0] < noise[1]:
+        raise SettingError(f"--noise-range needs two rising numbers above 0; got {noise[0]:g} and {noise[1]:g}.")
+    if most is not None and (settings.min_shots is None or most < shots):
+        got = f"{most}, with --shots {shots} and --min-shots {settings.min_shots}"
+        raise SettingError(f"--most-shots goes with --min-shots and is at least --shots; got {got}.")
 
 
 def draw_coefficients(family: Int[Array, ""], *, key: PRNGKeyArray) -> Float[Array, " k"]:

@@ -42,7 +42,8 @@ def main(arguments: list[str]) -> None:
     tasks = freeze(benchmark.test, flags.tasks, seed=FLOOR_SEED)
     console = plain_console(stderr=True)
     with console.status(f"weighing {flags.draws:,} draws a family for {flags.tasks} tasks"):
-        scores = bayes_scores(tasks.batch, noise=flags.task.noise, num_draws=flags.draws, key=jr.key(FLOOR_SEED))
+        noise = flags.task.noise if flags.task.noise_range is None else flags.task.noise_range
+        scores = bayes_scores(tasks.batch, noise=noise, num_draws=flags.draws, key=jr.key(FLOOR_SEED))
     values = {"mse": scores.mse, "mse_clean": scores.mse_clean, "nll": scores.nll}
     own = {name: np.asarray(tasks.batch.family) == i for i, name in enumerate(benchmark.families)}
     result = {
@@ -52,7 +53,8 @@ def main(arguments: list[str]) -> None:
         "metrics": {name: summarise(v) for name, v in values.items()},
         "families": {name: {m: summarise(v[rows]) for m, v in values.items()} for name, rows in own.items()},
     }
-    conditions = Conditions("regression2d", benchmark.conditions)
+    told = {"noise_range": flags.task.noise_range}  # nothing, where the noise is told
+    conditions = Conditions("regression2d", benchmark.conditions | told)
     path = remember_floor(conditions, result)
     if flags.json:
         print(json.dumps({floor_key(conditions): result}, indent=1))
