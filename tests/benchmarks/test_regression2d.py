@@ -164,7 +164,7 @@ def test_predicting_zero_costs_what_was_simulated_elsewhere(many):
 
 def test_random_shots_lie_between_their_bounds_in_training_alone(key):
     config = Config(shots=6, min_shots=2)
-    weight = np.asarray(draw(config, 600, key, in_training=True).tasks.support.weight)
+    weight = np.asarray(draw(config, 600, key, random_shots=True).tasks.support.weight)
     counts = np.bincount(weight.sum(1).astype(int), minlength=7)
     assert counts[:2].sum() == 0
     assert (np.abs(counts[2:] - 120) < 5 * np.sqrt(120)).all()

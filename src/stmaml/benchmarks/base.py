@@ -121,6 +121,8 @@ class Showcase:
     axis: Float[Array, " n"]  # where on the figure's horizontal axis each input stands
     rules: tuple[str, ...] = ()
     """The rules the support leaves open, where it leaves several: `x` then holds a set of one size for each."""
+    limit: Callable[[], dict[str, Any]] | None = None
+    """What can be known of it at best, where that is drawn too: `curves` at `x`, and a band from `low` to `high`."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from stmaml.benchmarks.regression2d import FAMILIES, Family
+from stmaml.benchmarks.families2d import FAMILIES, Family
 from stmaml.limits import DRAWS_AT_ONCE
 from stmaml.tasks import Examples, Task, TaskBatch
 
@@ -76,20 +76,22 @@ def _add_family(
     sums: _Sums, batch: TaskBatch, family: Family, noise: Noise, num_chunks: int, key: PRNGKeyArray
 ) -> _Sums:
     def add(sums: _Sums, key: PRNGKeyArray) -> tuple[_Sums, None]:
-        coefficients, sigma = _draw(family, noise, key=key)
+        coefficients, sigma = draw(family, noise, DRAWS_AT_ONCE, key=key)
         every_task = jax.vmap(_add_draws, in_axes=(0, 0, None, None, None))
         return every_task(sums, batch.tasks, family, coefficients, sigma), None
 
     return jax.lax.scan(add, sums, jr.split(key, num_chunks))[0]
 
 
-def _draw(family: Family, noise: Noise, *, key: PRNGKeyArray) -> tuple[Float[Array, "k d 1"], Float[Array, "d 1"]]:
+def draw(
+    family: Family, noise: Noise, count: int, *, key: PRNGKeyArray
+) -> tuple[Float[Array, "k d 1"], Float[Array, "d 1"]]:
     """Coefficients from a family's ranges, and the noise that goes with each draw."""
     low, high = jnp.array(family.low), jnp.array(family.high)
-    unit = jr.uniform(key, (len(family.low), DRAWS_AT_ONCE, 1))
+    unit = jr.uniform(key, (len(family.low), count, 1))
     coefficients = low[:, None, None] + (high - low)[:, None, None] * unit
     least, most = noise if isinstance(noise, tuple) else (noise, noise)
-    sigma = jr.uniform(jr.fold_in(key, 1), (DRAWS_AT_ONCE, 1), minval=least, maxval=most)
+    sigma = jr.uniform(jr.fold_in(key, 1), (count, 1), minval=least, maxval=most)
     return coefficients, sigma
 
 
@@ -100,7 +102,7 @@ def _add_draws(
     log_weight, query = support_log_density(task.support, family, coefficients, sigma), task.query
     top = jnp.maximum(sums.top, log_weight.max())
     keep, weight = jnp.exp(sums.top - top), jnp.exp(log_weight - top)
-    values = _values(family, coefficients, query)
+    values = values_of(family, coefficients, query)
     density = jnp.exp(-0.5 * jnp.square((values - query.y[:, 0][None]) / sigma)) / (sigma * (2 * jnp.pi) ** 0.5)
     return _Sums(
         top=top,
@@ -115,13 +117,14 @@ def support_log_density(
     support: Examples, family: Family, coefficients: Float[Array, "k d 1"], sigma: Float[Array, "d 1"]
 ) -> Float[Array, " d"]:
     """The log-density of a support set under each draw, but for a constant."""
-    residual = (_values(family, coefficients, support) - support.y[:, 0][None]) / jnp.broadcast_to(
+    residual = (values_of(family, coefficients, support) - support.y[:, 0][None]) / jnp.broadcast_to(
         sigma, (sigma.shape[0], support.weight.shape[0])
     )
     return -0.5 * (jnp.square(residual) @ support.weight) - jnp.log(sigma[:, 0]) * support.weight.sum()
 
 
-def _values(family: Family, coefficients: Float[Array, "k d 1"], examples: Examples) -> Float[Array, "d n"]:
+def values_of(family: Family, coefficients: Float[Array, "k d 1"], examples: Examples) -> Float[Array, "d n"]:
+    """Each drawn function at each input."""
     x1, x2 = examples.x[None, :, 0], examples.x[None, :, 1]
     return family.function(coefficients, *jnp.broadcast_arrays(x1, x2))
 

@@ -30,6 +30,8 @@ class Floor:
     """Tasks to average over."""
     draws: int = 4_000_000
     """Draws from the prior for each family a task might be of. Fewer are quicker and a little pessimistic."""
+    seed: int = FLOOR_SEED
+    """Which tasks: 1 are those of `evaluate --validation`, 2 those of a test, as long as the numbers of tasks agree."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
 
@@ -39,7 +41,7 @@ def main(arguments: list[str]) -> None:
     flags = parse(Floor, arguments, "stmaml floor")
     at_least(1, tasks=flags.tasks, draws=flags.draws)
     benchmark = flags.task.open()
-    tasks = freeze(benchmark.test, flags.tasks, seed=FLOOR_SEED)
+    tasks = freeze(benchmark.test, flags.tasks, seed=flags.seed)
     console = plain_console(stderr=True)
     with console.status(f"weighing {flags.draws:,} draws a family for {flags.tasks} tasks"):
         noise = flags.task.noise if flags.task.noise_range is None else flags.task.noise_range
