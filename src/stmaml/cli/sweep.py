@@ -1,7 +1,7 @@
 """`stmaml evaluate --sweep`: one run with several numbers of labelled examples."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,16 +31,25 @@ def show_sweep(found: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     console.print(
         f"{first['method']} on {first['benchmark']}, {first['tasks']:,} tasks, {first['samples']} samples each"
     )
-    names = [name for name in first["metrics"] if all(name in one["metrics"] for one in found)]
-    known = [name for name in names if all(name in _limit(one) for one in found)]
-    table = table_of("examples", *names, *(f"{name} at best" for name in known))
+    columns = _columns(found)
+    table = table_of("examples", *(head for head, _ in columns))
     for one in found:
-        scores = [_cell(name, one["metrics"][name]["mean"]) for name in names]
-        limits = [_cell(name, _limit(one)[name]["mean"]) for name in known]
-        table.add_row(str(one["conditions"]["tasks"]["shots"]), *scores, *limits)
+        table.add_row(str(one["conditions"]["tasks"]["shots"]), *(cell(one) for _, cell in columns))
     console.print(table)
-    if known:
+    if _limit(first):
         console.print(f"At best: the {first['floor']['name']}, the scores of the optimal predictor.")
+
+
+def _columns(found: Sequence[dict[str, Any]]) -> list[tuple[str, Callable[[dict[str, Any]], str]]]:
+    """Each score that has a limit, that limit, and shares that should be as claimed; else all scores."""
+    names = [name for name in found[0]["metrics"] if all(name in one["metrics"] for one in found)]
+    known = [name for name in names if all(name in _limit(one) for one in found)]
+    columns = []
+    for name in [name for name in names if not known or name in known or metric(name).better == "nominal"]:
+        columns.append((name, lambda one, name=name: _cell(name, one["metrics"][name]["mean"])))
+        if name in known:
+            columns.append(("at best", lambda one, name=name: _cell(name, _limit(one)[name]["mean"])))
+    return columns
 
 
 def _limit(summary: dict[str, Any]) -> dict[str, Any]:
@@ -48,5 +57,5 @@ def _limit(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cell(name: str, value: float) -> str:
-    """A score as people read it: a share that should be 90 % says so."""
-    return f"{100 * value:.1f} %" if metric(name).nominal is not None else f"{value:.3f}"
+    """A score as people read it: a share that should be as claimed in percent."""
+    return f"{100 * value:.1f} %" if metric(name).better == "nominal" else f"{value:.3f}"
