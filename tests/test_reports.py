@@ -23,7 +23,7 @@ from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, stack_on
 from stmaml.metrics import summarise
 from stmaml.outcomes import NormalOutcome
 from stmaml.recipes import recipe
-from stmaml.reports import figures, images, write_report
+from stmaml.reports import figures, images, limits, write_report
 from stmaml.reports import shots as shots_module
 from stmaml.reports.sections import Sweep, collect_sections, collect_sweeps
 from stmaml.reports.shots import shots_figure, spread
@@ -156,7 +156,7 @@ def add_year(run) -> None:
 def caught(monkeypatch) -> list[Figure]:
     """The figures drawn, on their way to a file."""
     drawn: list[Figure] = []
-    for module in (figures, images, shots_module):
+    for module in (figures, images, limits, shots_module):
         monkeypatch.setattr(module, "png", lambda figure: drawn.append(figure) or b"a picture")
     return drawn
 

@@ -69,7 +69,7 @@ _DEMO = Experiment(
         standardise=True, noise_model="predicted", lookup=LookUp("attention", 32, lookup_layers=2, lookup_heads=4)
     ),
     TrainConfig(
-        steps=4_000, tasks_per_batch=50, outer_lr=3e-3, optimizer="muon", warmup=100, val_metric="nll", val_samples=8
+        steps=5_000, tasks_per_batch=50, outer_lr=3e-3, optimizer="muon", warmup=100, val_metric="nll", val_samples=8
     ),
 )
 # One learner for 1 to 20 examples and any noise from 0.1 to 0.8, which it has to infer.
