@@ -100,6 +100,6 @@ _BEST = Experiment(
     modelling=replace(_OPEN, lookup=LookUp("attention", 128, lookup_layers=5)),
     training=_LONG,
 )
-_TNP_BEST = Experiment("regression2d", "tnp", "best", _ANY, tnp.Config(width=128, num_heads=8), _OPEN, _LONG)
+_TNP_BEST = Experiment("regression2d", "tnp", "best", _ANY, tnp.Config(width=128, layers=7, num_heads=8), _OPEN, _LONG)
 
 RECIPES = (*_PAPER, _RELEASED, _DEMO, _BEST, _TNP_BEST)
