@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from stmaml.reports.figures import Arrays, draw_task, png
 from stmaml.runs import Trace
 
-ROOM = 0.35  # of the spread of what is true and seen, above and below it: a band may leave the figure, no curve hides
+ROOM = 0.75  # of the spread of what is true, above and below it: bands of a few examples leave the figure
 
 
 def limit_figure(traces: Sequence[Trace], title: str) -> bytes | None:
@@ -43,9 +43,7 @@ def _at_best(arrays: Arrays) -> Arrays:
 
 
 def _bounds(tasks: list[Arrays]) -> tuple[float, float]:
-    """What all columns show: the bands of two examples or more, and all that is true or seen."""
-    shown = [part for arrays in tasks for part in (arrays["truth"], arrays["support_y"])]
-    shown += [arrays[name] for arrays in tasks[1:] for name in ("limit_low", "limit_high")]
-    low, high = min(part.min() for part in shown), max(part.max() for part in shown)
-    room = ROOM * float(np.ptp(np.concatenate([arrays["truth"] for arrays in tasks])))
-    return float(low) - room / 4, float(high) + room / 4
+    """What all columns show: all that is true or seen, with room for what might have been."""
+    shown = np.concatenate([part for arrays in tasks for part in (arrays["truth"], arrays["support_y"])])
+    room = ROOM * float(np.ptp(shown))
+    return float(shown.min()) - room, float(shown.max()) + room
