@@ -109,9 +109,17 @@ class STMAML(AbstractMetaLearner):
     """Numbers at the end of each input that it found in the support: the base learner's alone, phi leaves them out."""
 
     def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
+        """Minus the ELBO, or what the settings have in its place or beside it."""
+        if self.settings.prior_draws is None:
+            return self._elbo_loss(task, key=key)
+        loss, parts = self._mixture_loss(task, self.settings.prior_draws, key=key)
+        if not self.settings.elbo_weight:
+            return loss, parts
+        beside, elbo_parts = self._elbo_loss(task, key=jr.fold_in(key, 1))
+        return loss + self.settings.elbo_weight * beside, parts | {"kl": elbo_parts["kl"]}
+
+    def _elbo_loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
         """Minus the ELBO (eq. 15, LIB), with z from the posterior q(z | support, query)."""
-        if self.settings.prior_draws is not None:
-            return self._mixture_loss(task, self.settings.prior_draws, key=key)
         p_z = self.task_distribution(task.support)
         q_z = self.task_distribution(task.support + task.query) if self.settings.stochastic else p_z  # eq. 10 (postz)
         knowledge, q_z = self._fine_tune(q_z, task.support, key=key)
