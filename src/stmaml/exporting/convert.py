@@ -11,6 +11,7 @@ import jax
 import jax.extend
 import numpy as np
 import onnx
+from jaxtyping import Float, PRNGKeyArray
 
 from stmaml.errors import StmamlError
 from stmaml.exporting.builder import Graph, Operand, Value, kind_of
@@ -37,20 +38,25 @@ class Keys:
 
 KEYS = Keys()
 Known = Operand | Keys
+Program = Callable[..., dict[str, Any]]
+"""Named arrays, and `key`, in; named arrays out."""
 
 
 @dataclass
 class Noise:
-    """Standard normal numbers that the graph reads, one after the other, from one input."""
+    """Standard normal numbers that the graph reads one after the other: from one input, or from those given."""
 
+    given: Float[np.ndarray, " k"] | None = None
     size: int = 0
 
     def take(self, graph: Graph, shape: Sequence[int]) -> Operand:
         """The next numbers, in this shape."""
         count = int(np.prod(shape))
         start, self.size = self.size, self.size + count
+        if self.given is not None:
+            return self.given[start : self.size].reshape(shape)
         whole = Value(NOISE_INPUT, (0,), "float32")
-        return reshaped(graph, cut(graph, whole, [start], [start + count], [1]), shape)
+        return reshaped(graph, cut(graph, whole, [start], [self.size], [1]), shape)
 
 
 @dataclass
@@ -205,22 +211,30 @@ def _stacked(graph: Graph, parts: Sequence[Operand]) -> Operand:
 
 
 def converted(
-    program: Callable[..., dict[str, Any]], examples: dict[str, Any], key: Any
+    program: Program, examples: dict[str, Any], noise: Float[np.ndarray, " k"] | None = None
 ) -> tuple[onnx.GraphProto, int]:
-    """The graph of `program(key=key, **examples)`, whose inputs and outputs have the names they have there, and how
-    many numbers of noise it reads."""
-    names = list(examples)
-    traced, shapes = jax.make_jaxpr(
-        lambda *values, key: program(key=key, **dict(zip(names, values, strict=True))), return_shape=True
-    )(*examples.values(), key=key)
-    graph, noise = Graph(), Noise()
+    """The graph of a program called with arrays like `examples`, whose inputs and outputs keep their names, and how
+    many numbers its input `noise` has; it has no such input where the noise is given."""
+    traced, outputs = traced_program(program, examples, jax.random.key(0))
+    graph, drawn = Graph(), Noise(noise)
     inputs = [Value(name, tuple(value.shape), kind_of(value.dtype)) for name, value in examples.items()]
-    found = Walk(noise).run(graph, traced.jaxpr, traced.consts, [*inputs, KEYS])
-    if any(isinstance(one, Keys) for one in found):
+    found = Walk(drawn).run(graph, traced.jaxpr, traced.consts, [*inputs, KEYS])
+    values = [one for one in found if not isinstance(one, Keys)]
+    if len(values) < len(found):
         raise ExportError("the learner draws random numbers that are not normal, and a graph has none. Export another.")
-    outputs = [
-        graph.renamed(one, name) for name, one in zip(sorted(shapes), found, strict=True) if not isinstance(one, Keys)
-    ]
-    if noise.size:
-        inputs.append(Value(NOISE_INPUT, (noise.size,), "float32"))
-    return graph.proto("stmaml", inputs, outputs), noise.size
+    named = [graph.renamed(one, name) for name, one in zip(outputs, values, strict=True)]
+    wanted = drawn.size if noise is None else 0
+    if wanted:
+        inputs.append(Value(NOISE_INPUT, (wanted,), "float32"))
+    return graph.proto("stmaml", inputs, named), wanted
+
+
+def traced_program(program: Program, examples: dict[str, Any], key: PRNGKeyArray) -> tuple[Any, list[str]]:
+    """The equations of a program, whose operands are the examples and then the key, and the names of its results."""
+    names = list(examples)
+
+    def ordered(*values: Any) -> dict[str, Any]:
+        return program(key=values[-1], **dict(zip(names, values[:-1], strict=True)))
+
+    traced, shapes = jax.make_jaxpr(ordered, return_shape=True)(*examples.values(), key)
+    return traced, sorted(shapes)

@@ -1,6 +1,6 @@
 """The noise behind an answer of the package, as an exported graph wants it: to compare the two."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,23 +8,16 @@ import jax.extend
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from stmaml.exporting.convert import CALLS, NOISE, live
+from stmaml.exporting.convert import CALLS, NOISE, Program, live, traced_program
 
 
-def drawn(
-    program: Callable[..., dict[str, Any]], examples: dict[str, Any], key: PRNGKeyArray
-) -> Float[np.ndarray, " k"]:
+def drawn(program: Program, examples: dict[str, Any], key: PRNGKeyArray) -> Float[np.ndarray, " k"]:
     """All standard normal numbers that `program(key=key, **examples)` draws, in the order in which a graph reads them.
 
     They depend on the key alone: nothing else is computed."""
-    names = list(examples)
-
-    def ordered(*values: Any, key: PRNGKeyArray) -> dict[str, Any]:
-        return program(key=key, **dict(zip(names, values, strict=True)))
-
-    traced = jax.make_jaxpr(ordered)(*examples.values(), key=key)
+    traced, _ = traced_program(program, examples, key)
     found: list[np.ndarray] = []
-    _collect(traced.jaxpr, traced.consts, [*[None] * len(names), key], found)
+    _collect(traced.jaxpr, traced.consts, [*[None] * len(examples), key], found)
     return np.concatenate([np.zeros(0, np.float32), *(one.reshape(-1) for one in found)])
 
 
