@@ -5,6 +5,7 @@ computed here, short loops are unrolled, and the noise that an adaptation draws 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from stmaml.errors import StmamlError
 from stmaml.exporting.builder import Graph, Operand, Value, kind_of
 from stmaml.exporting.functions import FUNCTIONS
 from stmaml.exporting.indexing import INDEXING
+from stmaml.exporting.linear import LINEAR
 from stmaml.exporting.operators import OPERATORS, cut, ints, reshaped
 
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
@@ -93,19 +95,40 @@ class Walk:
         if any(isinstance(operand, Keys) for operand in operands) or name.startswith("random_"):
             return [KEYS] * len(out)
         values = [operand for operand in operands if not isinstance(operand, Keys)]
+        if name == "cond":
+            return self._cond(graph, values, params)
         if name == "scan":
             return self._scan(graph, values, params, out)
         if (folded := _folded(equation, values)) is not None:
             return folded
         if name in FUNCTIONS:
-            return self._function(graph, FUNCTIONS[name], values, out)
+            return self._function(graph, FUNCTIONS[name], values, equation)
+        if name in LINEAR:
+            return self._function(graph, partial(LINEAR[name], **params), values, equation)
         if name not in RULES:
             raise ExportError(f"the learner uses '{name}', for which there is no operation in a graph.")
         return RULES[name](graph, values, out, **params)
 
-    def _function(self, graph: Graph, function: Callable, operands: Sequence[Operand], out: Any) -> Sequence[Known]:
-        traced = jax.make_jaxpr(function)(jax.ShapeDtypeStruct(out[0].shape, out[0].dtype))
+    def _function(
+        self, graph: Graph, function: Callable, operands: Sequence[Operand], equation: Any
+    ) -> Sequence[Known]:
+        """What a function written in other primitives makes of the operands."""
+        like = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in equation.invars]
+        traced = jax.make_jaxpr(function)(*like)
         return self.run(graph, traced.jaxpr, traced.consts, operands)
+
+    def _cond(self, graph: Graph, operands: Sequence[Operand], params: Any) -> Sequence[Known]:
+        """The branch that is taken; all of them where that is not known yet, of which one is then chosen."""
+        which, *given = operands
+        if isinstance(which, np.ndarray):
+            taken = params["branches"][int(np.clip(which, 0, len(params["branches"]) - 1))]
+            return self.run(graph, taken.jaxpr, taken.consts, given)
+        first, *others = [self.run(graph, each.jaxpr, each.consts, given) for each in params["branches"]]
+        for number, other in enumerate(others, start=1):
+            reached = np.array(number, dtype=which.dtype)
+            later = graph.node("GreaterOrEqual", which, reached, shape=(), dtype=np.bool_)
+            first = [_either(graph, later, a, b) for a, b in zip(first, other, strict=True)]
+        return first
 
     def _scan(self, graph: Graph, operands: Sequence[Operand], params: Any, out: Any) -> Sequence[Known]:
         loop = Loop(self, params, operands)
@@ -195,6 +218,12 @@ def _folded(equation: Any, operands: Sequence[Operand]) -> list[Operand] | None:
         return None
     found = equation.primitive.bind(*map(jax.numpy.asarray, arrays), **equation.params)
     return [np.asarray(each) for each in (found if equation.primitive.multiple_results else [found])]
+
+
+def _either(graph: Graph, later: Operand, first: Known, other: Known) -> Known:
+    if isinstance(first, Keys) or isinstance(other, Keys):
+        return KEYS
+    return graph.node("Where", later, other, first, shape=first.shape, dtype=first.dtype)
 
 
 def _one(graph: Graph, x: Operand, place: int) -> Operand:

@@ -16,6 +16,7 @@ SAME = {
     **{"neg": "Neg", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh", "logistic": "Sigmoid", "abs": "Abs"},
     **{"sign": "Sign", "floor": "Floor", "ceil": "Ceil", "sin": "Sin", "cos": "Cos", "pow": "Pow", "erf": "Erf"},
     **{"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"},
+    **{"lt_to": "Less", "le_to": "LessOrEqual", "eq_to": "Equal"},
     **{"and": "And", "or": "Or", "not": "Not", "round": "Round"},
 }
 """Primitives that ONNX has under another name."""

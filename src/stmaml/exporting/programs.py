@@ -5,6 +5,7 @@ Sets have a fixed number of rows; fewer are padded with rows of weight 0, which 
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -95,7 +96,8 @@ def of_adapted(adapted: AdaptedModel, wanted: Wanted) -> Exportable:
 def recalibration_at(calibration: Calibration, shots: Scalar) -> Recalibration:
     """`calibration.at` for a number of labelled rows that is not known yet: linear in log(1 + shots)."""
     at, count = jnp.log1p(shots), len(calibration.shots)
-    plain = [normal_score(np.array(LEVELS))] * count
+    with jax.ensure_compile_time_eval():  # these are constants
+        plain = [normal_score(np.array(LEVELS))] * count
     nothing = [(0.0,) * len(SET_LEVELS)] * count
     temperature = _between(calibration.shots, np.log(np.array(calibration.temperature))[:, None], at)
     scores = _between(calibration.shots, np.array(calibration.scores or plain), at)
