@@ -19,7 +19,7 @@ from stmaml.exporting.builder import Graph, Operand, Value, kind_of
 from stmaml.exporting.functions import FUNCTIONS
 from stmaml.exporting.indexing import INDEXING
 from stmaml.exporting.linear import LINEAR
-from stmaml.exporting.operators import OPERATORS, cut, ints, reshaped
+from stmaml.exporting.operators import OPERATORS, cut, reshaped
 
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 CALLS |= {"checkpoint": "jaxpr", "remat2": "jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr"}
@@ -84,7 +84,7 @@ class Walk:
         return [read(variable) for variable in jaxpr.outvars]
 
     def _results(self, graph: Graph, equation: Any, operands: list[Known]) -> Sequence[Known]:
-        name, params, out = equation.primitive.name, equation.params, [each.aval for each in equation.outvars]
+        name, params, out = equation.primitive.name, plain(equation.params), [each.aval for each in equation.outvars]
         if name == "jit" and params["name"] == NOISE:
             if graph.outer is not None:
                 raise ExportError("noise is drawn inside a loop, which a graph cannot do. Export another method.")
@@ -183,7 +183,7 @@ class Loop:
         results = [
             Value(store.fresh("v"), tuple(each.shape), end.dtype) for each, end in zip(out, ends[1:], strict=True)
         ]
-        inputs = [graph.value(ints(length).reshape(())).name, "", *(graph.value(x).name for x in carried)]
+        inputs = [graph.value(np.array(length, dtype=np.int64)).name, "", *(graph.value(x).name for x in carried)]
         proto = body.proto(store.fresh("body"), [turn, going, *inside], ends)
         graph.many("Loop", inputs, [each.name for each in results], body=proto)
         if not self.params["reverse"]:
@@ -197,6 +197,18 @@ def as_operand(value: Any) -> Known:
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         return KEYS
     return np.asarray(value)
+
+
+def plain(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters with whole numbers of Python in place of NumPy's."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, tuple):
+            make = getattr(value, "_make", tuple)  # some tuples have names for their places
+            return make(map(one, value))
+        return int(value) if isinstance(value, np.integer) else value
+
+    return {name: one(value) for name, value in params.items()}
 
 
 def live(jaxpr: Any) -> list[Any]:
@@ -228,7 +240,7 @@ def _either(graph: Graph, later: Operand, first: Known, other: Known) -> Known:
 
 def _one(graph: Graph, x: Operand, place: int) -> Operand:
     if isinstance(x, np.ndarray):
-        return x[place]
+        return np.asarray(x[place])
     starts, ends = [place, *[0] * (len(x.shape) - 1)], [place + 1, *x.shape[1:]]
     return reshaped(graph, cut(graph, x, starts, ends, [1] * len(x.shape)), x.shape[1:])
 

@@ -43,7 +43,7 @@ def _triangular_solve(
 ) -> Array:
     """Every other system is one of a lower factor, seen from behind or turned."""
 
-    def solve(factor: Matrix, right: Float[Array, "n c"]) -> Float[Array, "n c"]:
+    def solve(factor: Matrix, right: Float[Array, "a b"]) -> Float[Array, "a b"]:
         if unit_diagonal:
             places = jnp.arange(factor.shape[0])
             factor = jnp.where(places[:, None] == places[None, :], 1.0, factor)
