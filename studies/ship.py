@@ -53,7 +53,9 @@ def main() -> None:
     folder = (flags.into or pretrained_folder()) / flags.name
     ship(run, spec, folder, card=card_of(flags.name, run, flags.half), half=flags.half)
     shipped = load_shipped(folder)
-    moved = apart(learner, shipped, jax.tree.map(lambda leaf: leaf[0], freeze(benchmark.val, 1, seed=1).batch.tasks))
+    moved = apart(
+        learner, shipped, jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], freeze(benchmark.val, 1, seed=1).batch.tasks)
+    )
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {size / 1e6:.2f} MB; answers moved by at most {moved:.1e} of their spread")
     if moved > MOST_MOVED:

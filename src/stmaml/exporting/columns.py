@@ -64,7 +64,7 @@ def _categorical(column: Categorical) -> dict[str, Any]:
 
 
 def _ordinal(column: Ordinal) -> dict[str, Any]:
-    def scaled(rank: float) -> float:
+    def scaled(rank: int | float) -> float:
         return (rank - column.mean) / column.std
 
     words = {level: [scaled(rank), *_flag(column, False)] for rank, level in enumerate(column.levels)}
