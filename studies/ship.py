@@ -37,7 +37,7 @@ DATA = {
 }
 LIMITS = {
     "regression2d": "Two inputs, both from 0 to 5, and one real target. Curves ignore the second input.",
-    "completion": "Grey pictures of 28 x 28 like those it was trained on, with the inputs of `benchmarks/completion.py`.",
+    "completion": "Grey pictures of 28 x 28 like those of its training, with the inputs of `benchmarks/completion.py`.",
     "weather": "Daily values of a station in the columns of GSOD. Stations unlike any in training are guesses.",
 }
 MOST_MOVED = 0.01

@@ -40,7 +40,7 @@ def run(program, examples: dict) -> dict[str, np.ndarray]:
     session = onnxruntime.InferenceSession(model_of(graph, {}).SerializeToString(), providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
     feed = {name: np.asarray(value) for name, value in examples.items()}
-    return dict(zip(names, session.run(None, feed), strict=True))
+    return dict(zip(names, map(np.asarray, session.run(None, feed)), strict=True))
 
 
 def many(x):

@@ -73,7 +73,8 @@ class Walk:
 
         def read(variable: Any) -> Known:
             if isinstance(variable, jax.extend.core.Literal):
-                return np.asarray(variable.val, dtype=variable.aval.dtype)
+                aval: Any = variable.aval
+                return np.asarray(variable.val, dtype=aval.dtype)
             return known[variable]
 
         known.update(zip(jaxpr.constvars, map(as_operand, constants), strict=True))
@@ -194,7 +195,7 @@ class Loop:
 
 def as_operand(value: Any) -> Known:
     """A constant of a program as an array; keys as what stands for them."""
-    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return KEYS
     return np.asarray(value)
 

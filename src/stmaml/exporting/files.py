@@ -63,7 +63,7 @@ def compared(what: Exportable, graph: bytes, *, seed: int = 0) -> float | None:
     names = [each.name for each in session.get_outputs()]
     found = dict(zip(names, session.run(None, {n: v for n, v in feed.items() if n in inputs}), strict=True))
     expected = jax.jit(lambda given: what.program(key=key, **given))(given)  # noqa: TID251  to compare with
-    return max(_difference(np.asarray(expected[name], float), found[name].astype(float)) for name in names)
+    return max(_difference(np.asarray(expected[name], float), np.asarray(found[name], float)) for name in names)
 
 
 def _difference(expected: np.ndarray, found: np.ndarray) -> float:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.extend
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
@@ -47,4 +48,4 @@ def _collect(jaxpr: Any, constants: Sequence[Any], given: Sequence[Any], found: 
 
 def _of_keys(equation: Any) -> bool:
     """Whether an equation makes keys of keys."""
-    return jax.dtypes.issubdtype(equation.outvars[0].aval.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(equation.outvars[0].aval.dtype, jax.dtypes.prng_key)

@@ -134,7 +134,7 @@ def _table_answer(
     if "probabilities" not in values:
         return values
     floor = jnp.broadcast_to(recalibration.floor(coverage), x.shape[:1])
-    return {**values, "in_set": class_sets(values["probabilities"], floor)}
+    return {**values, "in_set": jnp.asarray(class_sets(values["probabilities"], floor))}
 
 
 def support_like(spec: TaskSpec, wanted: Wanted) -> dict[str, Array]:

@@ -21,7 +21,7 @@ class Exported:
         known = [(row, y) for row in labelled if (y := self._cell(row, target)) != target["gone"]]
         sets = (asked, [row for row, _ in known])
         x = [[[n for column in columns for n in self._cell(row, column)] for row in rows] for rows in sets]
-        return self.run(*x, [y for _, y in known], **how)
+        return self.run(x[0], x[1], [y for _, y in known], **how)
 
     def run(self, query_x, support_x=(), support_y=(), *, seed=0, noise=None):
         """The same for arrays. Sets of any size are thinned out, padded with rows of weight 0, or asked in turns."""
@@ -41,7 +41,7 @@ class Exported:
             if "query_weight" in feed:
                 feed["query_weight"][:] = np.arange(size) < count
             found = zip(names, self.session.run(None, feed), strict=True)
-            turns.append({name: np.moveaxis(v, name == "quantiles", 0)[:count] for name, v in found})
+            turns.append({name: np.moveaxis(np.asarray(v), int(name == "quantiles"), 0)[:count] for name, v in found})
         joined = {name: np.concatenate([turn[name] for turn in turns]) for name in names}
         return {name: np.moveaxis(value, 0, int(name == "quantiles")) for name, value in joined.items()}
 
