@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from stmaml.cli.export import Export, _refusal
 from stmaml.exporting.columns import columns_of
 from stmaml.exporting.files import write_export
 from stmaml.exporting.programs import Wanted, of_learner, of_table, recalibration_at
@@ -132,8 +134,19 @@ def test_a_table_is_answered_without_jax_as_with_it(tmp_path):
     np.testing.assert_allclose(found["quantiles"][0], expected["q05"], rtol=1e-5)
 
 
-def test_the_command_refuses_a_pool_and_says_what_to_do(stmaml, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"format": 2, "seed": 0}))
-    code, _, err = stmaml("export", tmp_path, "--out", tmp_path / "a.txt")
-    assert code == 2
-    assert err.count("\n") == 1
+def test_a_pool_is_refused_with_what_to_do_instead():
+    flags = Export(Path("runs/shops"), Path("a.onnx"))
+    said = _refusal(flags, ["mixed", "st-maml"], ["st-maml"])
+    assert "is a pool" in said
+    assert "--member st-maml" in said
+    assert "fit ... --method st-maml" in said
+    other = _refusal(replace(flags, member="mixed"), ["mixed"], [])
+    assert "no meta-learned member" in other
+    assert "--member st-maml" not in other
+
+
+def test_the_command_says_in_a_sentence_what_it_cannot_do(stmaml, tmp_path):
+    for words in ((tmp_path / "none", "--out", "a.onnx"), (tmp_path, "--out", "a.onnx", "--coverage", "2")):
+        code, _, err = stmaml("export", *words)
+        assert code == 2
+        assert err.count("\n") == 1
