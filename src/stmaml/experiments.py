@@ -4,7 +4,6 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -289,13 +288,9 @@ def _shapes(run: Run, experiment: Experiment, spec: TaskSpec, scaling: Scaling |
         raise RunError(f"{run.config_path} describes a learner that cannot be ({why}). {RESTORE}") from error
 
 
-def load_pretrained(benchmark: str = "regression2d") -> AbstractMetaLearner:
-    """The ST-MAML that ships with the package for a benchmark, ready to adapt and predict."""
-    folder = Path(str(resources.files("stmaml").joinpath("pretrained"))) / benchmark
-    if not folder.is_dir():
-        known = ", ".join(sorted(path.name for path in folder.parent.iterdir() if path.is_dir()))
-        raise SettingError(f"no weights are shipped for '{benchmark}'; there are some for: {known}.")
-    return load_run(folder)[1]
+def fresh_shapes(run: Run, experiment: Experiment, spec: TaskSpec) -> AbstractMetaLearner:
+    """A learner of a run's settings for tasks like `spec`, with shapes in place of arrays."""
+    return _shapes(run, experiment, spec, _scaling_of(run, None))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stmaml.draws import standard_normal
 from stmaml.inner import bound
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
 from stmaml.methods import base
@@ -172,8 +173,8 @@ class STMAML(AbstractMetaLearner):
         """The standard normal noise of z: a row for each inner step and one for the prediction."""
         draws = self.settings.inner.inner_steps + 1
         if self.settings.codes.adapted == "redrawn-mean":
-            return jr.normal(key, (draws, *d_z.mu.shape))
-        return jnp.tile(jr.normal(key, d_z.mu.shape), (draws, 1))
+            return standard_normal(key, (draws, *d_z.mu.shape))
+        return jnp.tile(standard_normal(key, d_z.mu.shape), (draws, 1))
 
     def _start(self, d_z: DiagonalNormal, eps: Float[Array, " z"], support: Examples) -> tuple:
         if self.settings.codes.moves_mean:
