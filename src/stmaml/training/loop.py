@@ -19,6 +19,7 @@ from stmaml.progress import remark, tell
 from stmaml.tasks import TaskBatch
 from stmaml.training.config import TrainConfig
 from stmaml.training.devices import ONE_DEVICE, Layout
+from stmaml.training.hosts import least
 from stmaml.training.memory import (
     budget_for,
     bytes_needed,
@@ -124,7 +125,7 @@ class _Loop:
             run, arguments = self._program(frugal if recompute else states, source, step, count)
             return bytes_needed(run, (*arguments, replace(config, task_chunk=chunk), self.layout))
 
-        budget = budget_for(config.memory or "auto")
+        budget = least(budget_for(config.memory or "auto"))  # all processes make one plan
         can_recompute = frugal[0] is not states[0]
         plan = choose(measure, tasks=tasks, most_at_once=most, budget=budget, can_recompute=can_recompute)
         remark(plan.sentence)
