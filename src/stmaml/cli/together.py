@@ -23,6 +23,10 @@ LOST = (
     "stmaml: another process of this job has ended or cannot be reached, so this one ends too. What process 0 saved is "
     "whole: go on with 'stmaml train --resume RUN', with any number of processes."
 )
+MEETING = (
+    f"stmaml: the processes did not all meet at --coordinator within {hosts.PATIENCE_SECONDS} s. Start as many as "
+    "--processes says, with an address of process 0 that the others can reach."
+)
 DEVICES = "Devices that share the work: a number, or all; 1 if not given, and all where there are several processes."
 COORDINATOR = "Where the processes of a job meet: HOST:PORT of process 0, or auto under SLURM, Kubernetes or MPI."
 
@@ -55,9 +59,10 @@ def together(place: Place) -> Iterator[Path]:
             raise SettingError("--processes and --process need --coordinator HOST:PORT.")
         yield Path()
         return
-    _answer_aborts()
+    _answer_aborts(MEETING)
     try:
         hosts.join(place.coordinator, place.processes, place.process)
+        _answer_aborts(LOST)
         with tempfile.TemporaryDirectory(prefix="stmaml-") as scratch:
             yield Path(scratch)
         jax.distributed.shutdown()
@@ -77,15 +82,19 @@ def _end(error: BaseException) -> None:
     end(1, "".join(traceback.format_exception(error)).rstrip())
 
 
+_last_words = [LOST]
+
+
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _aborted(number: int) -> None:
-    end(LOST_CODE, LOST)
+    end(LOST_CODE, _last_words[0])
 
 
-def _answer_aborts() -> None:
+def _answer_aborts(words: str) -> None:
     """Has the last word where JAX's runtime aborts the process, which is its way to end when others are lost.
 
     Only a handler of the C library is asked then: those of Python wait for a main thread that may wait for the lost."""
+    _last_words[0] = words
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
         library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]

@@ -18,19 +18,21 @@ from stmaml.runs import Run
 AUTO = "auto"
 HEARTBEAT_SECONDS = 60  # of silence, after which a process counts as lost
 SHUTDOWN_SECONDS = 60
+PATIENCE_SECONDS = 300  # for all processes to be started
 LARGEST = 2**63 - 1
 KEPT = ("config.json", "learner.npz", "checkpoints/*.npz")  # what a training begins with or goes on from
 LOST = ("gloo", "nccl", "coordination service", "heartbeat", "unavailable", "deadline_exceeded", "connection")
 """Words of the errors by which JAX says that another process does not answer."""
 
 
-def join(coordinator: str, processes: int | None, process: int | None, *, patience: int = 300) -> None:
+def join(coordinator: str, processes: int | None, process: int | None, *, patience: int = PATIENCE_SECONDS) -> None:
     """Joins the processes of a job, before anything is computed: those that JAX detects where `coordinator` is `auto`,
     else `processes` of them that meet at its address. Waits `patience` seconds for all to come."""
     how = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS, "shutdown_timeout_seconds": SHUTDOWN_SECONDS}
     if coordinator != AUTO:
         _check(coordinator, processes, process)
         how |= {"coordinator_address": coordinator, "cluster_detection_method": "deactivate"}
+    jax.config.update("jax_enable_preemption_service", False)  # it would keep SIGTERM to itself
     try:
         jax.distributed.initialize(num_processes=processes, process_id=process, initialization_timeout=patience, **how)
     except (ValueError, TypeError) as error:
