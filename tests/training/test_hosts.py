@@ -1,7 +1,6 @@
 """Several processes: what they ask each other, who writes, and how a job ends that has lost one of them."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -35,13 +34,13 @@ def test_one_process_agrees_with_itself(tmp_path):
 def test_a_copy_of_runs_has_what_training_needs_and_no_more(tmp_path):
     runs = [Run(tmp_path / f"seed-{seed}") for seed in (3, 4)]
     for run in runs:
-        run.create({"seed": run.folder.name})
+        run.create({"seed": int(run.folder.name[-1])})
         run.save_learner({"w": np.ones(2)})
         run.save_checkpoint(10, {"w": np.zeros(2)})
         run.append_log({"step": 10})
         (run.folder / "lock").write_text("{}")
     copies = hosts.unpack(hosts.pack(runs), tmp_path / "copy")
-    assert [copy.config()["seed"] for copy in copies] == ["seed-3", "seed-4"]
+    assert [copy.config()["seed"] for copy in copies] == [3, 4]
     assert [copy.checkpoint_steps() for copy in copies] == [[10], [10]]
     held = sorted(str(path.relative_to(copies[0].folder)) for path in copies[0].folder.rglob("*") if path.is_file())
     assert held == ["checkpoints/step-000000010.npz", "config.json", "learner.npz"]
@@ -74,9 +73,9 @@ def free_port() -> int:
 
 def start(run: Path, *words: str) -> subprocess.Popen:
     """A process of the command, with what it says in a file beside the run."""
-    said = run.with_name(f"{run.name}-{words[-1].replace('/', '_')}.txt").open("w")
     command = [sys.executable, "-m", "stmaml", *words]
-    return subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, cwd=run.parent, env={**os.environ})
+    with run.with_name(f"{run.name}-{Path(words[-1]).name}.txt").open("w") as said:
+        return subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
 
 
 def start_pair(run: Path) -> list[subprocess.Popen]:
@@ -103,6 +102,7 @@ def test_a_job_that_loses_a_process_ends_with_a_sentence_and_goes_on_with_one(tm
     pair = start_pair(run)
     wait_for_checkpoint(run, pair)
     pair[1].kill()
+    pair[1].wait()
     assert pair[0].wait(PATIENCE) == together.LOST_CODE
     assert together.LOST in (tmp_path / "run-0.txt").read_text()
     reached = Run(run).checkpoint_steps()[-1]
@@ -119,6 +119,7 @@ def test_a_job_that_loses_its_writer_ends_too(tmp_path):
     pair = start_pair(tmp_path / "run")
     wait_for_checkpoint(tmp_path / "run", pair)
     pair[0].kill()
+    pair[0].wait()
     assert pair[1].wait(PATIENCE) == together.LOST_CODE
     assert together.LOST in (tmp_path / "run-1.txt").read_text()
 
