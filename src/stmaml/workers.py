@@ -144,9 +144,11 @@ class _Fleet:
         for one in ready:
             job, attempt = self.under_way.pop(one)
             try:
-                yield Outcome(job, *self.ray.get(one), attempt)
-            except self.ray.exceptions.RayError as error:
-                yield from self._again(job, attempt, error)
+                result, error = self.ray.get(one)
+            except self.ray.exceptions.RayError as died:
+                yield from self._again(job, attempt, died)
+            else:
+                yield Outcome(job, result, error, attempt)
 
     def _again(self, job: Job, attempt: int, error: Exception) -> Iterator[Outcome]:
         for run in held_runs(job.folder):

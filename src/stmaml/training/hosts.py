@@ -7,6 +7,7 @@ import io
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,7 +29,7 @@ LOST = ("gloo", "nccl", "coordination service", "heartbeat", "unavailable", "dea
 def join(coordinator: str, processes: int | None, process: int | None, *, patience: int = PATIENCE_SECONDS) -> None:
     """Joins the processes of a job, before anything is computed: those that JAX detects where `coordinator` is `auto`,
     else `processes` of them that meet at its address. Waits `patience` seconds for all to come."""
-    how = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS, "shutdown_timeout_seconds": SHUTDOWN_SECONDS}
+    how: Any = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS, "shutdown_timeout_seconds": SHUTDOWN_SECONDS}
     if coordinator != AUTO:
         _check(coordinator, processes, process)
         how |= {"coordinator_address": coordinator, "cluster_detection_method": "deactivate"}
