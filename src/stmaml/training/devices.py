@@ -137,7 +137,7 @@ def layout_for(wanted: str | None, *, tasks: int, learners: int = 1) -> Layout:
     return Layout(Mesh(np.array(chosen), (AXIS,)), "tasks")
 
 
-def _by_process() -> list[list[jax.Device]]:
+def _by_process() -> list[list[Any]]:
     """The devices of each process; as many of each as the process that has fewest."""
     groups = [[d for d in jax.devices() if d.process_index == i] for i in range(jax.process_count())]
     fewest = min(map(len, groups))
