@@ -15,7 +15,7 @@ from stmaml.methods.looks_up import LookUp
 from stmaml.provenance import provenance
 from stmaml.recipes import BEYOND, Experiment, presets, recipe
 from stmaml.runs import Run, as_json, held_runs
-from stmaml.training import Observer
+from stmaml.training import Diverged, Observer
 
 VAL_TASKS = 500  # validation tasks that choose a baseline's settings
 QUICK = BoostingConfig(
@@ -129,6 +129,22 @@ class BaselineCell:
 
 
 Row = Cell | BaselineCell  # a row of the table: it knows how to fill itself in
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A row to be filled in by another process."""
+
+    row: Row
+    budget: Budget
+
+    def __call__(self, folder: Path) -> str:
+        """Fills the row; says why it is to be left out of the table, if it is."""
+        try:
+            self.row.fill(folder, self.budget, self.row.settings.open())
+        except Diverged as error:
+            return str(error)
+        return ""
 
 
 def _other_settings(folder: Path) -> RunError:
