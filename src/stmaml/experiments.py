@@ -24,7 +24,7 @@ from stmaml.legacy.settings import OLD_KEYS
 from stmaml.locks import check_unlocked, locked
 from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, MethodConfig
-from stmaml.methods.wrapper import inner_loop, method_of, with_inner
+from stmaml.methods.wrapper import in_use, inner_loop, method_of, with_inner
 from stmaml.provenance import provenance
 from stmaml.recipes import Experiment, InputScale, Modelling, build_learner, measured_scaling
 from stmaml.runs import Run, as_json, from_dict, held_runs, newest_common_checkpoint
@@ -275,7 +275,7 @@ def load_learner(
     run: Run, experiment: Experiment, spec: TaskSpec, own_scaling: Scaling | None = None
 ) -> AbstractMetaLearner:
     """The best learner of a run whose tasks look like `spec`; `own_scaling` is the benchmark's, where it has one."""
-    return run.load_learner(_shapes(run, experiment, spec, _scaling_of(run, own_scaling)))
+    return in_use(run.load_learner(_shapes(run, experiment, spec, _scaling_of(run, own_scaling))))
 
 
 def _shapes(run: Run, experiment: Experiment, spec: TaskSpec, scaling: Scaling | None) -> AbstractMetaLearner:

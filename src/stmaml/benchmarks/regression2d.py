@@ -17,6 +17,7 @@ from stmaml.errors import SettingError, above, at_least
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec, pad
 
 POOL_SEED = 10_000
+RANGES = ((0.0, 5.0), (-5.0, 5.0))  # of inputs: in the paper's text, in its authors' code
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Config(BenchmarkConfig):
     def open(self, shelf: Shelf | None = None) -> Benchmark:
         """Training tasks as set; validation and test tasks with all their shots."""
         del shelf  # nothing is read
-        train = Curves(self, random_shots=True)
+        train = curves = Curves(self, random_shots=True)
         held_out = Curves(replace(self, query_size=self.test_query_size))
         if self.pool is not None:
             stored = freeze(train, self.pool, seed=POOL_SEED).batch
@@ -107,7 +108,12 @@ class Config(BenchmarkConfig):
             conditions=conditions,
             showcases=lambda: _showcases(self),
             floor=lambda: find_floor(Conditions("regression2d", conditions)),
+            movable=None if self.pool is not None else curves.movable(),
         )
+
+    def searched(self) -> tuple["Config", ...]:
+        """The range of the paper's text and that of its authors' code."""
+        return tuple(replace(self, input_range=extent) for extent in RANGES)
 
 
 class Curves(eqx.Module):
@@ -115,6 +121,8 @@ class Curves(eqx.Module):
 
     settings: Config = eqx.field(static=True)
     random_shots: bool = eqx.field(static=True, default=False)
+    extent: Float[Array, " 2"] | None = None
+    """The range of the inputs as numbers of the compiled program; that of the settings if not given."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -131,10 +139,15 @@ class Curves(eqx.Module):
         tasks, clean = jax.vmap(self._task)(family, jr.split(task_key, num_tasks))
         return TaskBatch(tasks, family, clean)
 
+    def movable(self) -> "Curves":
+        """The same with the range of its inputs in an array."""
+        alike = replace(self.settings, input_range=RANGES[0])
+        return replace(self, settings=alike, extent=jnp.array(self.settings.input_range))
+
     def _task(self, family: Int[Array, ""], key: PRNGKeyArray) -> tuple[Task, Float[Array, "q 1"]]:
         shots, total = self.settings.shots, self.settings.shots + self.settings.query_size
         coefficient_key, x_key, noise_key, shots_key = jr.split(key, 4)
-        low, high = self.settings.input_range
+        low, high = self.settings.input_range if self.extent is None else self.extent
         x = draw_inputs(family, jr.uniform(x_key, (total, 2), minval=low, maxval=high))
         clean = evaluate_family(family, draw_coefficients(family, key=coefficient_key), x)[:, None]
         y = clean + self.settings.noise * jr.normal(noise_key, clean.shape)

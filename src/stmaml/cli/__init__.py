@@ -19,9 +19,10 @@ COMMANDS = {
     "update": "add labelled rows to what a fitted table knows",
     "report": "tables and figures of one or more runs",
     "reproduce": "train and score every method of a table of the paper",
+    "search": "choose the settings of a table's rows on equal terms",
     "floor": "compute the Bayes limit of a synthetic benchmark",
 }
-COMPILING = ("train", "evaluate", "fit", "predict", "reproduce")
+COMPILING = ("train", "evaluate", "fit", "predict", "reproduce", "search")
 HELP = """usage: stmaml COMMAND ...
 
 Few-shot learning on heterogeneous, ambiguous tasks.

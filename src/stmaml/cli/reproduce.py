@@ -12,12 +12,11 @@ from rich.console import Console
 from stmaml.benchmarks import BENCHMARKS
 from stmaml.benchmarks.base import Benchmark, Budget, BudgetName
 from stmaml.cli import check_name, fail
-from stmaml.cli.parsing import benchmark_first, flags_of, option, parse
+from stmaml.cli.parsing import benchmark_first, flags_of, named, option, parse
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.showing import plain_console
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.errors import at_least
-from stmaml.reports import write_report
 from stmaml.reproduction import Row, cells, given
 from stmaml.training import Diverged, Interrupted
 
@@ -45,7 +44,7 @@ def main(arguments: list[str]) -> None:
     budget = dataclasses.replace(usual, **given(seeds=flags.seeds, samples=flags.samples))
     if budget.quick:
         os.environ.setdefault("XLA_FLAGS", _quick_compilation())  # read when the first program is compiled
-    changes = _named(flags.tasks, arguments)
+    changes = named(flags.tasks, arguments)
     out = flags.out or Path("runs") / "-".join([name, flags.budget, *(_short(*change) for change in changes.items())])
     console = plain_console(stderr=True)
     benchmark = open_benchmark(flags.tasks, console)  # files are read, or found missing, before anything is trained
@@ -54,6 +53,8 @@ def main(arguments: list[str]) -> None:
     filled = _fill(table, out, budget, benchmark, console)
     if not filled:
         fail("every row diverged, so there is no table.", code=3)
+    from stmaml.reports import write_report  # matplotlib and scikit-learn come with it
+
     report, *pictures = write_report([out / row.name for row in filled], out / "report")
     print(f"wrote {report} and {len(pictures)} figures beside it")
 
@@ -94,14 +95,6 @@ def _flags_for(benchmark: str) -> type:
         out=option(None, "Folder for runs and report; below runs/ if not given.", Path | None),
         tasks=(settings, dataclasses.field(default=settings())),
     )
-
-
-def _named(task: Any, arguments: list[str]) -> dict[str, Any]:
-    """The benchmark's settings that the command names; those of the others differ from row to row."""
-    words = {word.split("=", 1)[0] for word in arguments if word.startswith("--")}
-    names = [field.name for field in dataclasses.fields(task)]
-    flags = {name: {f"--{name.replace('_', '-')}", f"--no-{name.replace('_', '-')}", f"--{name}"} for name in names}
-    return {name: getattr(task, name) for name in names if flags[name] & words}
 
 
 def _quick_compilation() -> str:

@@ -54,6 +54,26 @@ def run_many(bundle: State, source: Any, keys: Key[Array, " l"], steps: Int[Arra
     return eqx.filter_vmap(lambda state, key: run_steps(state, source, key, steps, config))(bundle, keys)
 
 
+@eqx.filter_jit
+def run_each(bundle: State, sources: Any, keys: Key[Array, " l"], steps: Int[Array, " n"], config: TrainConfig):
+    """`run_steps` for learners side by side, each with a source of its own."""
+    by_first_axis = (eqx.if_array(0), eqx.if_array(0), 0)
+    run = eqx.filter_vmap(lambda *each: run_steps(*each, steps, config), in_axes=by_first_axis)
+    return run(bundle, sources, keys)
+
+
+def host_batches(
+    source: Any, key: PRNGKeyArray, steps: range, tasks_per_batch: int, check: Callable[[TaskBatch], None]
+) -> TaskBatch:
+    """Batches of these steps from a source that is called on the host, checked and stacked."""
+    batches = []
+    for index in steps:
+        data_key, _ = jr.split(step_key(key, index))  # as in run_steps: apart from the loss's key
+        batches.append(source.sample(tasks_per_batch, key=data_key))
+        check(batches[-1])
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *batches)
+
+
 def meta_step(
     state: State, batch: TaskBatch, config: TrainConfig, *, key: PRNGKeyArray
 ) -> tuple[State, tuple[Scalar, dict[str, Scalar]]]:
