@@ -325,7 +325,7 @@ def tests_of(benchmark: Benchmark, name: str, config: EvaluateConfig) -> list[Te
     if config.validation and benchmark.labelled:
         raise SettingError("the validation groups of a table have calibrated its runs: score test groups instead.")
     count = config.tasks or benchmark.test_tasks
-    tasks = benchmark.val_set(count) if config.validation else benchmark.test_set(count)
+    tasks = benchmark.choosing_set(count) if config.validation else benchmark.test_set(count)
     stated = {"validation": config.validation, **benchmark.conditions}
     usual = Conditions(name, stated, config.samples, config.inner_steps)
     by_shots = {shots: replace(usual, tasks={**usual.tasks, "shots": shots}) for shots in benchmark.labelled}
@@ -333,9 +333,22 @@ def tests_of(benchmark: Benchmark, name: str, config: EvaluateConfig) -> list[Te
     return tests or [Test(tasks, usual)]
 
 
+@dataclass(frozen=True)
+class Scored:
+    """What a run scores in a test."""
+
+    summary: dict[str, Any]
+    scores: Scores
+
+
 def evaluate_run(
     run: Run, config: EvaluateConfig, benchmark: Benchmark, tests: list[Test] | None = None
 ) -> list[dict[str, Any]]:
+    """The summaries of `score_run`."""
+    return [scored.summary for scored in score_run(run, config, benchmark, tests)]
+
+
+def score_run(run: Run, config: EvaluateConfig, benchmark: Benchmark, tests: list[Test] | None = None) -> list[Scored]:
     """Scores a run's learner on test tasks, `tests_of` these if not given, and saves summary, per-task scores and what
     its figures need; of validation tasks nothing is saved, so that no report takes them for a test."""
     experiment = load_experiment(run)
@@ -343,17 +356,15 @@ def evaluate_run(
     if config.inner_steps is not None:
         learner = with_inner_steps(learner, config.inner_steps)
     tests = tests or tests_of(benchmark, experiment.benchmark, config)
-    summaries = [_score(run, test, config, benchmark, learner) for test in tests]
+    scored = [_score(run, test, config, benchmark, learner) for test in tests]
     as_trained = (config.shots, config.noise, config.inner_steps) == (None,) * 3
     kept = config.data is not None and run.curves()  # figures stay those of the first data
     for showcase in benchmark.showcases() if as_trained and not (config.validation or kept) else ():
         run.save_arrays(Path("curves") / f"{showcase.name}.npz", trace(learner, showcase, key=jr.key(TEST_SEED)))
-    return summaries
+    return scored
 
 
-def _score(
-    run: Run, test: Test, config: EvaluateConfig, benchmark: Benchmark, learner: AbstractMetaLearner
-) -> dict[str, Any]:
+def _score(run: Run, test: Test, config: EvaluateConfig, benchmark: Benchmark, learner: AbstractMetaLearner) -> Scored:
     judge = benchmark.aftercare.judge(run.folder, test.shots or 0) if benchmark.aftercare else None
     what = f"scoring {run.folder.name}" + ("" if test.shots is None else f" from {test.shots} labelled rows")
     key = jr.key(TEST_SEED)
@@ -361,7 +372,7 @@ def _score(
     summary = summarise_scores(run, test, benchmark, scores)
     if not config.validation:
         save_scores(run, test, summary, scores)
-    return summary
+    return Scored(summary, scores)
 
 
 def save_scores(run: Run, test: Test, summary: dict[str, Any], scores: Scores) -> None:

@@ -15,8 +15,8 @@ from stmaml.tasks import Examples, Scaling
 TABLE = "table"  # the name of a user's table among benchmarks
 VAL_SEED = 1
 TEST_SEED = 2
-SEARCH_SEED = 3  # validation tasks that choose settings: other ones than choose a checkpoint
-ONLY_IN_TRAINING = {"min_shots": None, "pool": None}
+SEARCH_SEED = 1_936_026_993  # of validation tasks that choose settings: other ones than those that choose a checkpoint
+ONLY_IN_TRAINING = {"min_shots": None, "pool": None, "balanced": False}
 """Settings that no test task depends on, and what they are in a test."""
 
 BudgetName = Literal["smoke", "cpu", "paper"]
@@ -184,6 +184,10 @@ class Benchmark:
     def val_set(self, num_tasks: int) -> TaskSet:
         """Frozen validation tasks."""
         return freeze(self.val, num_tasks, seed=VAL_SEED)
+
+    def choosing_set(self, num_tasks: int) -> TaskSet:
+        """Frozen validation tasks to choose settings by: others than `val_set`, by which training chooses a step."""
+        return freeze(self.val, num_tasks, seed=SEARCH_SEED)
 
     def test_set(self, num_tasks: int) -> TaskSet:
         """Frozen test tasks."""

@@ -1,6 +1,7 @@
 """`stmaml reproduce`."""
 
 import dataclasses
+import json
 import os
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from stmaml.benchmarks.base import Benchmark, Budget, BudgetName
 from stmaml.cli import check_name, fail
 from stmaml.cli.parsing import benchmark_first, flags_of, named, option, parse
 from stmaml.cli.progress import open_benchmark, showing
-from stmaml.cli.showing import plain_console
+from stmaml.cli.showing import plain_console, without_nan
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.errors import at_least
 from stmaml.reproduction import Row, cells, given
@@ -50,16 +51,20 @@ def main(arguments: list[str]) -> None:
     benchmark = open_benchmark(flags.tasks, console)  # files are read, or found missing, before anything is trained
     rows = cells(name, benchmark, budget, only=flags.rows, **changes)
     table = [row.trained_by(**given(steps=flags.steps, memory=flags.memory)) for row in rows]
-    filled = _fill(table, out, budget, benchmark, console)
+    filled = _fill(table, out, budget, benchmark, console, as_json=flags.json)
     if not filled:
         fail("every row diverged, so there is no table.", code=3)
+    if flags.json:
+        return
     from stmaml.reports import write_report  # matplotlib and scikit-learn come with it
 
     report, *pictures = write_report([out / row.name for row in filled], out / "report")
     print(f"wrote {report} and {len(pictures)} figures beside it")
 
 
-def _fill(table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, console: Console) -> list[Row]:
+def _fill(
+    table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, console: Console, *, as_json: bool
+) -> list[Row]:
     """Trains and scores row by row, and gives those that did not diverge."""
     filled = []
     for number, row in enumerate(table, start=1):
@@ -69,6 +74,9 @@ def _fill(table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, con
             with stop_requests(stop), showing(console, row.name):
                 row.fill(out / row.name, budget, benchmark.vary(row.settings), stop.requested, (stop,))
             filled.append(row)
+            if as_json:
+                told = row.told(out / row.name, budget, benchmark.vary(row.settings))
+                print(json.dumps(without_nan(told)), flush=True)
         except Interrupted:
             pass  # it was requested, which is answered below
         except Diverged as error:
@@ -92,6 +100,7 @@ def _flags_for(benchmark: str) -> type:
         seeds=option(None, "Seeds of each row; as the budget says if not given.", int | None),
         samples=option(None, samples, int | None),
         memory=option(None, memory, str | None),
+        json=option(False, "Print a JSON object for each row as it is done, and write no report.", bool),
         out=option(None, "Folder for runs and report; below runs/ if not given.", Path | None),
         tasks=(settings, dataclasses.field(default=settings())),
     )

@@ -12,7 +12,7 @@ import jax.random as jr
 import numpy as np
 
 from stmaml.benchmarks.base import SEARCH_SEED, Benchmark
-from stmaml.benchmarks.sources import TaskSet, freeze
+from stmaml.benchmarks.sources import TaskSet
 from stmaml.border.writing import write_json
 from stmaml.errors import RunError, at_least
 from stmaml.evaluation import evaluate
@@ -117,8 +117,7 @@ class _Judge:
         first = base.benchmark_settings.open()
         opened = [first.vary(settings) for settings in base.benchmark_settings.searched()]
         tests = [first.vary(each.settings.at_test(base.benchmark)) for each in opened]
-        # Other tasks than those that choose a checkpoint in training.
-        sets = [freeze(each.val, search.val_tasks, seed=SEARCH_SEED) for each in tests]
+        sets = [each.choosing_set(search.val_tasks) for each in tests]
         return _Judge(base, opened, sets, search.val_draws)
 
     @property
