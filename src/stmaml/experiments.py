@@ -20,7 +20,7 @@ from stmaml.border.typed import RESTORE, need
 from stmaml.conditions import Conditions, slugify
 from stmaml.errors import RunError, SettingError, StmamlError, at_least
 from stmaml.evaluation import Scores, evaluate, trace
-from stmaml.legacy.settings import OLD_KEYS
+from stmaml.legacy.settings import OLD_KEYS, with_old_forms
 from stmaml.locks import check_unlocked, locked
 from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, MethodConfig
@@ -246,9 +246,10 @@ def experiment_of(config: dict[str, Any]) -> Experiment:
     name = benchmark["name"]
     # Settings of tables are imported when asked for: polars comes with them.
     tasks = importlib.import_module("stmaml.tables.benchmark").Config if name == TABLE else BENCHMARKS[name]
-    settings = from_dict(tasks, benchmark["settings"]), from_dict(METHODS[method["name"]], method["settings"])
-    modelling, training = from_dict(Modelling, config["modelling"]), from_dict(TrainConfig, config["training"])
-    return Experiment(name, method["name"], need(str, method["preset"], "preset"), *settings, modelling, training)
+    kinds = ((tasks, benchmark["settings"]), (METHODS[method["name"]], method["settings"]))
+    kinds += ((Modelling, config["modelling"]), (TrainConfig, config["training"]))
+    settings = [from_dict(kind, with_old_forms(kind, need(dict, values, "settings"))) for kind, values in kinds]
+    return Experiment(name, method["name"], need(str, method["preset"], "preset"), *settings)
 
 
 def describe(experiment: Experiment, seed: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@ a little, the best third anew for three times as long. Every choice is made on v
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,12 +126,8 @@ class _Judge:
         return not self.benchmarks[0].train.spec.is_image
 
     def __call__(self, trial: Trial, learners: Sequence[Varied]) -> Record:
-        """The trial with its scores, at that number of inner steps in the test that suits it best."""
-        own = trial.settings.get(INNER_STEPS)
-        options = [None] if own is None else [own * factor for factor in TEST_FACTORS]
-        found = [self._scored(steps, learners) for steps in options]
-        best = min(found, key=lambda one: one["score"])
-        return {"settings": trial.settings, "seed": trial.seed, **best, "tested": found if len(found) > 1 else []}
+        """The trial with its scores."""
+        return best_of(trial, lambda steps: self._scored(steps, learners))
 
     def _scored(self, steps: int | None, learners: Sequence[Varied]) -> Record:
         ready = learners if steps is None else [learner.with_steps(steps) for learner in learners]
@@ -145,6 +141,15 @@ class _Judge:
         scores = evaluate(learner, tasks, num_samples=self.draws, key=jr.key(SEARCH_SEED), tasks_at_once=at_once)
         means = {name: summary["mean"] for name, summary in scores.summary().items()}
         return {name: round(mean, 5) if math.isfinite(mean) else math.inf for name, mean in means.items()}
+
+
+def best_of(trial: Trial, scored: Callable[[int | None], Record]) -> Record:
+    """The trial with its scores, at that number of inner steps in the test that suits it best."""
+    own = trial.settings.get(INNER_STEPS)
+    options = [None] if own is None else [own * factor for factor in TEST_FACTORS]
+    found = [scored(steps) for steps in options]
+    best = min(found, key=lambda one: one["score"])
+    return {"settings": trial.settings, "seed": trial.seed, **best, "tested": found if len(found) > 1 else []}
 
 
 def joint(values: Sequence[float]) -> float:

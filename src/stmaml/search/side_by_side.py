@@ -122,6 +122,7 @@ def _level(training: TrainConfig) -> TrainConfig:
         optimizer=training.optimizer,
         schedule="constant",
         clip_norm=training.clip_norm,
+        noise_rate=training.noise_rate,
         task_chunk=training.task_chunk,
     )
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
+from stmaml.likelihoods import estimate_noise, without_noise
 from stmaml.limits import AHEAD_BYTES
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import Scalar, Task, TaskBatch
@@ -87,8 +88,12 @@ def meta_step(
     keys = jr.split(key, batch.family.shape[0])
     (loss, metrics), grads = _in_turns(mean_loss, state.learner, batch.tasks, keys, config.task_chunk)
     params = eqx.filter(state.learner, eqx.is_inexact_array)
-    updates, opt_state = config.optimizer_of().update(grads, state.opt_state, params)
+    by_steps = grads if config.noise_rate is None else without_noise(grads, params)
+    updates, opt_state = config.optimizer_of().update(by_steps, state.opt_state, params)
     learner = eqx.apply_updates(state.learner, jax.tree.map(lambda update: state.rate * update, updates))
+    if config.noise_rate is not None:
+        moved = estimate_noise(eqx.filter(learner, eqx.is_inexact_array), grads, config.noise_rate)
+        learner = eqx.combine(moved, learner)
     return State(learner, opt_state, state.rate, state.best), (loss, metrics)
 
 
