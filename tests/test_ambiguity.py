@@ -142,7 +142,7 @@ def test_an_evaluation_scores_open_tasks_one_by_one_however_many_at_once(key):
     tasks = open_set()
     together = evaluate(Fake("random"), tasks, num_samples=20, key=key)
     apart = evaluate(Fake("random"), tasks, num_samples=20, key=key, tasks_at_once=2)
-    assert set(together.values) == {"accuracy", "coverage", "nll", "accuracy_all"}
+    assert set(together.values) == {"accuracy", "coverage", "nll", "nll_served", "accuracy_all"}
     for name, values in together.values.items():
         np.testing.assert_allclose(values, apart.values[name], rtol=1e-6)
     one = jax.tree.map(lambda leaf: leaf[3], tasks.batch.tasks)

@@ -190,8 +190,9 @@ def _beyond(name: str) -> list[Cell]:
     what two of them differ in."""
     wanted = [(m, preset) for preset in BEYOND for m in METHODS if preset in presets(name, m)]
     rows = [Cell(f"{m}-{preset}", recipe(name, m, preset)) for m, preset in wanted]
-    if name == "regression2d":  # on this table's range of inputs
-        usual = {"benchmark_settings.input_range": regression2d.Config().input_range}
+    if name == "regression2d":  # on this table's tasks
+        table = regression2d.Config()
+        usual = {"benchmark_settings.input_range": table.input_range, "benchmark_settings.balanced": table.balanced}
         rows.append(Cell("st-maml-released", with_changes(recipe(name, "st-maml", "released"), usual)))
     if name == "weather":  # else attention would stand against none
         ours, theirs = (recipe(name, method, "tuned") for method in ("st-maml", "maml"))

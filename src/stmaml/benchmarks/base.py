@@ -16,7 +16,7 @@ TABLE = "table"  # the name of a user's table among benchmarks
 VAL_SEED = 1
 TEST_SEED = 2
 SEARCH_SEED = 1_936_026_993  # of validation tasks that choose settings: other ones than those that choose a checkpoint
-ONLY_IN_TRAINING = {"min_shots": None, "pool": None, "balanced": False}
+ONLY_IN_TRAINING = {"min_shots": None, "pool": None}
 """Settings that no test task depends on, and what they are in a test."""
 
 BudgetName = Literal["smoke", "cpu", "paper"]
