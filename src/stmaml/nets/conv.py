@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -276,5 +276,5 @@ class ConvLearner(eqx.Module):
         return eqx.tree_at(_shifts_of, self.body, moved)
 
 
-def _shifts_of(body: ConvBody) -> list[Float[Array, " c"]]:
+def _shifts_of(body: ConvBody) -> list[Any]:
     return [block.norm.shift for block in body.blocks]
