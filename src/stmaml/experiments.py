@@ -246,7 +246,7 @@ def experiment_of(config: dict[str, Any]) -> Experiment:
     name = benchmark["name"]
     # Settings of tables are imported when asked for: polars comes with them.
     tasks = importlib.import_module("stmaml.tables.benchmark").Config if name == TABLE else BENCHMARKS[name]
-    kinds = ((tasks, benchmark["settings"]), (METHODS[method["name"]], method["settings"]))
+    kinds: Any = ((tasks, benchmark["settings"]), (METHODS[method["name"]], method["settings"]))
     kinds += ((Modelling, config["modelling"]), (TrainConfig, config["training"]))
     settings = [from_dict(kind, with_old_forms(kind, need(dict, values, "settings"))) for kind, values in kinds]
     return Experiment(name, method["name"], need(str, method["preset"], "preset"), *settings)

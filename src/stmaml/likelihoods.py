@@ -267,7 +267,8 @@ Tree = TypeVar("Tree", bound=PyTree)
 def without_noise(gradients: Tree, learner: PyTree) -> Tree:
     """Gradients of a learner, with 0 for noise levels that are estimated from residuals."""
 
-    def cut(likelihood: Gaussian, gradient: Gaussian) -> Gaussian:
+    def cut(likelihood: Gaussian, gradient: Any) -> Gaussian:
+        del likelihood
         return eqx.tree_at(lambda one: one.log_noise, gradient, jnp.zeros_like(gradient.log_noise))
 
     return _with_noise(cut, learner, gradients)
@@ -277,7 +278,7 @@ def estimate_noise(learner: Tree, gradients: PyTree, share: float) -> Tree:
     """The learner with noise levels moved towards the squared residuals of a batch, by a running mean in which the
     batch has this share. The gradient tells the residuals: that of log sigma is 1 - r^2 / sigma^2 for each target."""
 
-    def move(likelihood: Gaussian, gradient: Gaussian) -> Gaussian:
+    def move(likelihood: Any, gradient: Any) -> Gaussian:
         ratio = 1 - gradient.log_noise / likelihood.size
         moved = likelihood.log_noise + jnp.log1p(share * (ratio - 1)) / 2
         return eqx.tree_at(lambda one: one.log_noise, likelihood, moved)

@@ -50,6 +50,7 @@ def test_one_step_is_the_running_mean_written_out():
     grads = jax.grad(lambda one: one.objective(raw, jnp.asarray(y)).mean())(likelihood)
     moved = estimate_noise(likelihood, grads, share)
     variance = 0.9 * 9 + 0.1 * np.mean((y - 1) ** 2)
+    assert moved.log_noise is not None
     assert jnp.exp(2 * moved.log_noise) == pytest.approx(variance, rel=1e-5)
     assert without_noise(grads, likelihood).log_noise == 0
 

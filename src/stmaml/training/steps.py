@@ -59,8 +59,11 @@ def run_many(bundle: State, source: Any, keys: Key[Array, " l"], steps: Int[Arra
 def run_each(bundle: State, sources: Any, keys: Key[Array, " l"], steps: Int[Array, " n"], config: TrainConfig):
     """`run_steps` for learners side by side, each with a source of its own."""
     by_first_axis = (eqx.if_array(0), eqx.if_array(0), 0)
-    run = eqx.filter_vmap(lambda *each: run_steps(*each, steps, config), in_axes=by_first_axis)
-    return run(bundle, sources, keys)
+
+    def run(state: State, source: Any, key: PRNGKeyArray):
+        return run_steps(state, source, key, steps, config)
+
+    return eqx.filter_vmap(run, in_axes=by_first_axis)(bundle, sources, keys)
 
 
 def host_batches(
