@@ -106,6 +106,7 @@ def summarise_crossed(values: Float[np.ndarray, "s m"]) -> Summary:
     seeds, tasks = values.shape
     if min(seeds, tasks) < 2:
         return summarise(values.mean(0) if seeds < 2 else values.mean(1))
+    values = np.asarray(values, dtype=np.float64)  # sums of squares of thousands of tasks
     with np.errstate(invalid="ignore", over="ignore"):
         mean, by_seed, by_task = values.mean(), values.mean(1), values.mean(0)
         rest = values - by_seed[:, None] - by_task[None] + mean
@@ -113,7 +114,7 @@ def summarise_crossed(values: Float[np.ndarray, "s m"]) -> Summary:
         of_seeds = tasks * np.square(by_seed - mean).sum() / free[0]
         of_rest = np.square(rest).sum() / (free[0] * free[1])
         of_tasks = max(seeds * np.square(by_task - mean).sum() / free[1] - of_rest, 0.0)
-        half = math.sqrt(_squared_half_width((of_seeds, of_tasks), free) / values.size)
+        half = math.sqrt(_squared_half_width((float(of_seeds), float(of_tasks)), free) / values.size)
     return {"mean": float(mean), "ci95": half}
 
 
