@@ -59,13 +59,17 @@ class Cell:
         if not all(run.is_trained(self.experiment.training.steps) for run in runs):
             train_runs(runs, self.experiment, benchmark, observers=observers, should_stop=should_stop)
         swept = benchmark.sweep.shots if benchmark.sweep and budget.sweep and self.name in SWEPT else ()
-        for shots in (None, *swept):
-            config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples, shots=shots)
-            tested = benchmark.vary(config.of(self.experiment))
-            tests = tests_of(tested, self.experiment.benchmark, config)
-            for run in runs:
-                if not all(test.done(run) for test in tests):
-                    evaluate_run(run, config, tested, tests)
+        usual = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)
+        besides = [replace(usual, **changes) for changes in benchmark.besides]
+        for config in (usual, *besides, *(replace(usual, shots=shots) for shots in swept)):
+            self._score(runs, config, benchmark.vary(config.of(self.experiment)))
+
+    def _score(self, runs: list[Run], config: EvaluateConfig, tested: Benchmark) -> None:
+        """Scores those runs that were not yet scored so."""
+        tests = tests_of(tested, self.experiment.benchmark, config)
+        for run in runs:
+            if not all(test.done(run) for test in tests):
+                evaluate_run(run, config, tested, tests)
 
     def _open(self, folder: Path, budget: Budget, benchmark: Benchmark) -> list[Run]:
         seeds = list(range(budget.seeds))
@@ -105,14 +109,22 @@ class BaselineCell:
         del should_stop, observers
         run = self._open(folder)
         config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)  # not sampled: so as to share a table
-        (test,) = tests_of(benchmark, self.benchmark, config)
-        if test.done(run):
+        asked = [(benchmark, config)]
+        for changes in benchmark.besides:
+            other = replace(config, **changes)
+            asked.append((benchmark.vary(other.on(self.benchmark, self.settings)), other))
+        tests = [(tested, test) for tested, wanted in asked for test in tests_of(tested, self.benchmark, wanted)]
+        if all(test.done(run) for _, test in tests):
             return
+        fitted = self._fitted(benchmark, budget)
+        for tested, test in tests:
+            scores = score_baseline(fitted, test.tasks)
+            save_scores(run, test, summarise_scores(run, test, tested, scores), scores)
+
+    def _fitted(self, benchmark: Benchmark, budget: Budget) -> Baseline:
         assert benchmark.rows is not None
         train = Pooled(*benchmark.rows.pooled(self.max_rows, 0))
-        val = numpy_tasks(benchmark.val_set(min(VAL_TASKS, budget.tasks)))
-        scores = score_baseline(self.baseline.fit(train, val), test.tasks)
-        save_scores(run, test, summarise_scores(run, test, benchmark, scores), scores)
+        return self.baseline.fit(train, numpy_tasks(benchmark.val_set(min(VAL_TASKS, budget.tasks))))
 
     def _open(self, folder: Path) -> Run:
         run = Run(folder)

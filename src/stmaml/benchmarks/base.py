@@ -15,8 +15,10 @@ from stmaml.tasks import Examples, Scaling
 TABLE = "table"  # the name of a user's table among benchmarks
 VAL_SEED = 1
 TEST_SEED = 2
-ONLY_IN_TRAINING = {"min_shots": None, "pool": None}
+ONLY_IN_TRAINING = {"min_shots": None, "max_shots": None, "pool": None}
 """Settings that no test task depends on, and what they are in a test."""
+TOLD_AS = {"test_years": "years", "val_years": "years"}
+"""Settings that another flag changes at test time."""
 
 BudgetName = Literal["smoke", "cpu", "paper"]
 Floor = dict[str, Any]
@@ -104,7 +106,8 @@ class BenchmarkConfig(abc.ABC):
         known = {each.name for each in fields(self)}
         given = {key: value for key, value in changes.items() if value is not None}
         if unknown := [key for key in given if key not in known]:
-            raise SettingError(f"{name} has no --{unknown[0]} to change at test time.")
+            flag = TOLD_AS.get(unknown[0], unknown[0]).replace("_", "-")
+            raise SettingError(f"{name} has no --{flag} to change at test time.")
         return replace(self, **{key: v for key, v in ONLY_IN_TRAINING.items() if key in known}, **given)
 
 
@@ -164,6 +167,8 @@ class Benchmark:
     test_tasks: int = 1000  # in a test, if not told otherwise
     test_groups: int = 0  # groups that the test source deals in turn, where several tasks are of one
     aftercare: Aftercare | None = None
+    besides: tuple[dict[str, Any], ...] = ()
+    """Further tests of each row of a table: what is asked for differently, such as the years trained on."""
     rows: Rows | None = None  # for baselines; none where they are not compared with
     notes: tuple[str, ...] = ()  # what a user should know of the files behind it, such as what was left out
     own_scaling: Scaling | None = None  # how methods that standardise are to scale, where the benchmark says so itself
