@@ -102,9 +102,7 @@ class Config(BenchmarkConfig):
             words = "needs --handling correct: the released handling hides what is missing."
             raise SettingError(f"--inputs {self.inputs} {words}")
         if self.split == "file" and (self.test_years or self.val_years):
-            raise SettingError(
-                "other years are tested on with --split station: by file, a station may be in two parts."
-            )
+            raise SettingError("tests in other years need --split station: by file, a station may be in two parts.")
 
     @property
     def _most_shots(self) -> int:

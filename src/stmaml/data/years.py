@@ -60,13 +60,14 @@ def source_of(path: Path, year: int) -> Path | None:
     root = os.environ.get("STMAML_DATA")
     beside = [folder.parent / f"{folder.name}-{year}", folder.parent / f"gsod-{year}"]
     beside += [Path(root).expanduser() / f"gsod-{year}", Path(root).expanduser() / "gsod"] if root else []
-    files = [place / f"{year}{ending}" for place in (folder, *beside) for ending in ARCHIVES]
-    folders = [place / str(year) for place in (folder, *beside)]
-    return next((p for p in files if p.is_file()), None) or next((p for p in folders if _has_stations(p)), None)
+    return next((found for place in (folder, *beside) for found in _year_in(place, year)), None)
 
 
-def _has_stations(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.glob("*.csv"))
+def _year_in(folder: Path, year: int) -> list[Path]:
+    """An archive of the year in a folder, or a folder of its station files."""
+    archives = [folder / f"{year}{ending}" for ending in ARCHIVES]
+    own = folder / str(year)
+    return [*(path for path in archives if path.is_file()), *[own] * (own.is_dir() and any(own.glob("*.csv")))]
 
 
 def year_words(years: Sequence[int]) -> str:
