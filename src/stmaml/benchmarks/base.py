@@ -122,6 +122,7 @@ class Showcase:
     x: Float[Array, "n *dx"]
     truth: Float[Array, "n dy"]
     axis: Float[Array, " n"]  # where on the figure's horizontal axis each input stands
+    support_axis: Float[Array, " s"] | None = None  # the same for labelled examples, where inputs do not tell it
     rules: tuple[str, ...] = ()
     """The rules the support leaves open, where it leaves several: `x` then holds a set of one size for each."""
 

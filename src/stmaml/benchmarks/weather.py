@@ -200,13 +200,14 @@ def _showcases(test: Weather, stations: Stations) -> Iterator[Showcase]:
         rows = int(test.days.first[file]) + jnp.arange(int(count[file]), dtype=jnp.int32)
         x, y = test.rows(rows, jnp.full(rows.shape, file, dtype=jnp.int32))
         chosen = jnp.sort(jr.permutation(jr.key(index), int(count[file]))[:SHOWCASE_SHOTS])
-        station, day = str(stations.station[int(test.days.file[file])]), test.days.day[rows]
+        station, day = str(stations.station[int(test.days.file[file])]), test.days.day[rows].astype(jnp.float32)
         yield Showcase(
             name=f"{name}-{station}",
             figure="years",
-            labels={"band": name, "station": station, "days": np.asarray(day[chosen]).tolist()},
+            labels={"band": name, "station": station},
             support=Examples.of(x[chosen], y[chosen]),
             x=x,
             truth=y,
-            axis=day.astype(jnp.float32),
+            axis=day,
+            support_axis=day[chosen],
         )

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stmaml.reports.figures import BLUE, COLOURS, legend_below, png
+from stmaml.reports.figures import BLUE, COLOURS, Arrays, legend_below, png
 from stmaml.runs import Trace
 
 RED, ORANGE = "#C00000", COLOURS[4]
@@ -24,9 +24,9 @@ def years_figure(traces: Sequence[Trace], title: str) -> bytes | None:
     figure = Figure(figsize=(9.5, 1.95 * len(traces) + 1.1), layout="constrained")
     axes = figure.subplots(len(traces), 1, sharex=True, squeeze=False)[:, 0]
     for i, (ax, trace) in enumerate(zip(axes, traces, strict=True)):
-        _draw_year(ax, trace, labelled=i == 0)
+        _draw_year(ax, trace.arrays, labelled=i == 0)
         ax.set_title(f"{trace.about['band']}: station {trace.about['station']}", loc="left")
-        ax.set_title(_told(trace), loc="right", fontsize=9, color="#444444")
+        ax.set_title(_told(trace.arrays), loc="right", fontsize=9, color="#444444")
         ax.set_ylabel("°F")
     axes[-1].set_xlim(-2, 367)
     axes[-1].set_xticks(MONTH_STARTS, MONTHS, ha="left")
@@ -35,15 +35,13 @@ def years_figure(traces: Sequence[Trace], title: str) -> bytes | None:
     return png(figure)
 
 
-def _draw_year(ax: Axes, trace: Trace, *, labelled: bool) -> None:
-    arrays = trace.arrays
-
+def _draw_year(ax: Axes, arrays: Arrays, *, labelled: bool) -> None:
     def say(label: str) -> str | None:
         return label if labelled else None
 
     day, rows = _with_gaps(arrays["axis"])
     shown = {name: np.where(rows < 0, np.nan, arrays[name][rows, 0]) for name in ("truth", "low", "median", "high")}
-    support = support_days(trace), arrays["support_y"][:, 0]
+    support = support_days(arrays), arrays["support_y"][:, 0]
     ax.plot(*support, "o", color=RED, markersize=6.5, markeredgecolor="white", zorder=4, label=say("labelled days"))
     ax.plot(day, shown["truth"], ".-", color=BLUE, linewidth=0.9, markersize=2, label=say("truth"))
     ax.plot(day, shown["median"], color=ORANGE, linewidth=1.7, label=say("prediction (median)"))
@@ -59,20 +57,19 @@ def _with_gaps(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return day, np.insert(rows, after + 1, -1)
 
 
-def support_days(trace: Trace) -> np.ndarray:
+def support_days(arrays: Arrays) -> np.ndarray:
     """The day of the year of each labelled example, from 0."""
-    if "days" in trace.about:
-        return np.asarray(trace.about["days"], dtype=float)
-    # Older ones leave it to the first input, a part of the year, whose last day is 364 or 365: what makes days whole.
-    date = trace.arrays["support_x"][:, 0].astype(float)
+    if "support_axis" in arrays:
+        return arrays["support_axis"].astype(float)
+    # Older traces leave it to the first input: a part of the year, whose last day is 364 or 365, what makes days whole.
+    date = arrays["support_x"][:, 0].astype(float)
     tried = [date * last for last in (364, 365)]
     return np.rint(min(tried, key=lambda days: np.abs(days - np.rint(days)).sum()))
 
 
-def _told(trace: Trace) -> str:
+def _told(arrays: Arrays) -> str:
     """How far off the prediction is on days whose temperature it was not shown, and how often within its band."""
-    arrays = trace.arrays
-    hidden = ~np.isin(arrays["axis"], support_days(trace))
+    hidden = ~np.isin(arrays["axis"], support_days(arrays))
     if not hidden.any():
         return ""
     truth, low, median, high = (arrays[name][hidden, 0] for name in ("truth", "low", "median", "high"))
