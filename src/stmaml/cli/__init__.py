@@ -19,6 +19,7 @@ COMMANDS = {
     "update": "add labelled rows to what a fitted table knows",
     "report": "tables and figures of one or more runs",
     "reproduce": "train and score every method of a table of the paper",
+    "data": "check or fetch the data of the benchmarks",
     "floor": "compute the Bayes limit of a synthetic benchmark",
 }
 COMPILING = ("train", "evaluate", "fit", "predict", "reproduce")
