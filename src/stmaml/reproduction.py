@@ -149,16 +149,22 @@ def _other_settings(folder: Path) -> RunError:
 def cells(name: str, benchmark: Benchmark, budget: Budget, *, only: tuple[str, ...] = (), **changes: Any) -> list[Row]:
     """The rows of a benchmark's table: every method that has a recipe for it, ST-MAML's ablations and baselines; those
     named in `only`, or all if it is empty. `changes` are to the benchmark's settings, the same for every row."""
+    usual, large = method_cells(name, budget, **changes)
+    baselines = _baselines(name, benchmark, budget)
+    rows: list[Row] = [*usual, *large, *baselines]
+    if unknown := sorted(set(only) - {row.name for row in rows}):
+        raise SettingError(f"there is no row '{unknown[0]}'; choose among: {', '.join(row.name for row in rows)}.")
+    wanted = {row.name for row in [*usual, *(large if budget.own_pace else ()), *baselines]}
+    return [row for row in rows if row.name in (only or wanted)]
+
+
+def method_cells(name: str, budget: Budget, **changes: Any) -> tuple[list[Cell], list[Cell]]:
+    """The rows of methods and ablations, and those of larger presets, which smaller budgets leave out."""
     plain = [Cell(m, recipe(name, m, presets(name, m)[0])) for m in METHODS if presets(name, m)]
     wanted = [(m, preset) for preset in BEYOND for m in METHODS if preset in presets(name, m)]
     large = [Cell(f"{m}-{preset}", recipe(name, m, preset)) for m, preset in wanted]
-    rows: list[Row] = [_within(cell, budget, changes) for cell in (*plain, *_ablated(name))]
-    rows += [_within(cell, budget, changes, own_pace=True) for cell in large]
-    rows += _baselines(name, benchmark, budget)
-    if unknown := sorted(set(only) - {row.name for row in rows}):
-        raise SettingError(f"there is no row '{unknown[0]}'; choose among: {', '.join(row.name for row in rows)}.")
-    usual = {row.name for row in rows} - ({cell.name for cell in large} if not budget.own_pace else set())
-    return [row for row in rows if row.name in (only or usual)]
+    usual = [_within(cell, budget, changes) for cell in (*plain, *_ablated(name))]
+    return usual, [_within(cell, budget, changes, own_pace=True) for cell in large]
 
 
 def _ablated(name: str) -> list[Cell]:

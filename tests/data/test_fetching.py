@@ -189,7 +189,7 @@ def test_the_table_of_sources_is_sound():
             assert not digest or len(digest) == hashlib.new(kind).digest_size * 2, name
             assert digest or origin.url.startswith("https:"), "what has no checksum comes over a safe line"
     assert collection("gsod-1999").files[0].url.endswith("/1999.tar.gz")
-    with pytest.raises(SettingError, match="no data set .mnit"):
+    with pytest.raises(SettingError, match="no data set 'mnit'"):
         collection("mnit")
 
 
@@ -200,9 +200,7 @@ def test_the_commands(stmaml, tmp_path, monkeypatch):
     assert code == 0
     assert json.loads(out)["data"]["mnist"][0]["state"] == "missing"
     code, out, err = stmaml("data", "fetch", "mnist", "--data", tmp_path)
-    assert (code, "CC BY-SA" in out, "--yes" in err) == (2, True, True), (
-        "first the licence, then consent"
-    )
+    assert (code, "CC BY-SA" in out, "--yes" in err) == (2, True, True), "first the licence, then consent"
     assert "by way of a browser" in stmaml("data", "fetch", "celeba", "--data", tmp_path, "--yes")[2]
     assert stmaml("data")[0] == 2
     assert checking.missing("weather", tmp_path) == {

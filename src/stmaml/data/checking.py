@@ -63,9 +63,7 @@ def _file(origin: Origin, root: Path, *, deep: bool) -> Finding:
     if origin.digest:
         kind, _, wanted = origin.digest.partition(":")
         same = digest_of(path, kind) == wanted
-        words = (
-            f"{kind} as it should be" if same else f"its {kind} is not the source's: a part, or another file"
-        )
+        words = f"{kind} as it should be" if same else f"its {kind} is not the source's: a part, or another file"
         return Finding(origin.path, "intact" if same else "other", words)
     return _archive(path, root, deep=True)
 
