@@ -1,6 +1,7 @@
 """Weather of several years: who is held out in all of them, and dates that move."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from stmaml.experiments import EvaluateConfig
 from stmaml.recipes import recipe
 from tests.noaa_files import pack, write_year
 
-SMALL = {"shots": 5, "query_size": 20, "test_query_size": 40}
+SMALL: dict[str, Any] = {"shots": 5, "query_size": 20, "test_query_size": 40}
 
 
 @pytest.fixture(scope="module")

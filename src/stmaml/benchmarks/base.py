@@ -15,7 +15,7 @@ from stmaml.tasks import Examples, Scaling
 TABLE = "table"  # the name of a user's table among benchmarks
 VAL_SEED = 1
 TEST_SEED = 2
-ONLY_IN_TRAINING = {"min_shots": None, "max_shots": None, "pool": None}
+ONLY_IN_TRAINING = {"min_shots": None, "most_shots": None, "pool": None}
 """Settings that no test task depends on, and what they are in a test."""
 TOLD_AS = {"test_years": "years", "val_years": "years"}
 """Settings that another flag changes at test time."""
@@ -125,6 +125,8 @@ class Showcase:
     support_axis: Float[Array, " s"] | None = None  # the same for labelled examples, where inputs do not tell it
     rules: tuple[str, ...] = ()
     """The rules the support leaves open, where it leaves several: `x` then holds a set of one size for each."""
+    limit: Callable[[], dict[str, Any]] | None = None
+    """What can be known of it at best, where that is drawn too: `curves` at `x`, and a band from `low` to `high`."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class Config(BenchmarkConfig):
     """Labelled days in a support set."""
     min_shots: int | None = None
     """Draw each training task's number of days between this and `shots`; always `shots` if not given."""
-    max_shots: int | None = None
+    most_shots: int | None = None
     """Draw it up to this number instead of `shots`, 2 to 4 days as often as 10 to 20."""
     query_size: int = 30
     """Days in the query set of a training task."""
@@ -107,7 +107,7 @@ class Config(BenchmarkConfig):
     @property
     def _most_shots(self) -> int:
         """Labelled days of the largest training task."""
-        return self.max_shots or self.shots
+        return self.most_shots or self.shots
 
     @property
     def knows_its_years(self) -> bool:
@@ -120,7 +120,7 @@ class Config(BenchmarkConfig):
         stations, files = self.stations(shelf)
         days = {split: self._days(stations, files[split], shelf) for split in files}
         features = fit_features(days["train"], self.inputs, self.handling)
-        sizes = Sizes(self._most_shots, self.query_size, self.min_shots, by_ratio=self.max_shots is not None)
+        sizes = Sizes(self._most_shots, self.query_size, self.min_shots, by_ratio=self.most_shots is not None)
         moves = Moves(self.date_shift, self.date_mirror, clock=self.inputs == "seasons")
         train = Weather(days["train"], features, sizes, moves, training=True)
         held_out = Sizes(self.shots, self.test_query_size)
@@ -173,7 +173,7 @@ class Config(BenchmarkConfig):
         """The settings of baselines: the richest inputs, and in other years dates that move as a learner's do."""
         if self.handling == "released":
             return self
-        told = replace(self, inputs="rich", min_shots=None, max_shots=None)
+        told = replace(self, inputs="rich", min_shots=None, most_shots=None)
         if not self.test_years or not self.knows_its_years:
             return told
         return replace(told, date_shift=OTHER_YEARS_SHIFT, val_shift=self.val_shift or OTHER_YEARS_SHIFT)

@@ -8,6 +8,7 @@ from stmaml.cli.parsing import parse
 from stmaml.data.catalogue import COLLECTIONS
 from stmaml.methods import METHODS
 from stmaml.recipes import presets
+from stmaml.shipped import pretrained_card, pretrained_names
 
 PHRASES = {
     "anp": "neural process with attention",
@@ -21,6 +22,7 @@ PHRASES = {
     "np": "a CNP with a random code of the task",
     "platipus": "MAML from a distribution over starts",
     "protonet": "each class by the mean of its examples",
+    "tnp": "a transformer that reads labelled and asked examples",
     "st-maml": "MAML from a random code of each task: the paper's",
 }
 TASKS = {
@@ -34,8 +36,10 @@ TASKS = {
 
 @dataclass(frozen=True)
 class List:
-    """Show which methods have settings for which benchmarks, and what data these need."""
+    """Show which methods have settings for which benchmarks, what data these need, and learners that ship."""
 
+    card: str | None = None
+    """Print what is to be known of this shipped learner instead."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
@@ -43,13 +47,21 @@ class List:
 def main(arguments: list[str]) -> None:
     """Prints what there is."""
     flags = parse(List, arguments, "stmaml list")
+    if flags.card is not None:
+        print(pretrained_card(flags.card))
+        return
     found = {b: {m: presets(b, m) for m in METHODS if presets(b, m)} for b in BENCHMARKS}
     if flags.json:
-        content = {"methods": list(METHODS), "benchmarks": list(BENCHMARKS), "presets": found}
+        content = {
+            "methods": list(METHODS),
+            "benchmarks": list(BENCHMARKS),
+            "presets": found,
+            "pretrained": pretrained_names(),
+        }
         data = {benchmark: data_of(benchmark) for benchmark in BENCHMARKS}
         print(json.dumps({**content, "about": {**PHRASES, **TASKS}, "data": data}, indent=2))
         return
-    print("\n".join([*_matrix(), "", *_benchmarks(), "", *_beyond(found)]))
+    print("\n".join([*_matrix(), "", *_benchmarks(), "", *_beyond(found), "", _shipped()]))
 
 
 def _matrix() -> list[str]:
@@ -82,3 +94,7 @@ def _beyond(found: dict[str, dict[str, list[str]]]) -> list[str]:
         several = {method: names for method, names in methods.items() if names != ["paper"]}
         lines += [f"  {benchmark:13} {method:8} {', '.join(names)}" for method, names in several.items()]
     return lines
+
+
+def _shipped() -> str:
+    return f"trained learners ('stmaml list --card NAME'): {', '.join(pretrained_names())}"

@@ -113,7 +113,8 @@ def _speeds(benchmark: str, runs: Path) -> Iterator[float]:
 
 
 def _lines(tables: list[Table], budget: str) -> Iterator[str]:
-    yield f"plan: the tables of {len(tables)} benchmarks, budget {budget}; scoring and baselines come on top"
+    yield f"plan: the tables of {len(tables)} benchmarks, budget {budget}"
+    yield "scoring, baselines and MAML with attention come on top"
     for table in tables:
         yield table.words()
         for name, how in table.lacking.items():

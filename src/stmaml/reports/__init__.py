@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stmaml.conditions import shortened, slugify
-from stmaml.reports import figures, images, rules, shots, tables, years
+from stmaml.reports import figures, images, limits, rules, shots, tables, years
 from stmaml.reports.sections import Section, collect_sections, collect_sweeps
 from stmaml.reports.variants import Variant, collect_variants
 from stmaml.runs import Trace, write_bytes
@@ -23,6 +23,7 @@ FIGURES: dict[str, Kind] = {
     # Of traces, those whose `about` names the figure, in the order of the benchmark's families, and a title:
     "curves": Kind("One task of each family: seen, true and believed", figures.curves_figure),
     "ambiguity": Kind("The same functions seen through fewer or noisier examples", figures.ambiguity_figure),
+    "limit": Kind("What a few examples leave open, as learnt and at best", limits.limit_figure),
     "years": Kind("A year at a station of each band: labelled days, the truth and the prediction", years.years_figure),
     "completion": Kind(
         "Images seen through few pixels and more: what was observed, sampled completions and their mean",
