@@ -169,6 +169,8 @@ def trace(
         "support_y": np.asarray(showcase.support.y)[real],
         "curves": np.asarray(prediction.components.mean()[:num_curves]),
     }
+    if showcase.support_axis is not None:
+        arrays["support_axis"] = np.asarray(showcase.support_axis)[real]
     if prediction.target == "real":
         bands = np.asarray(_quantiles(prediction, jnp.array([0.05, 0.5, 0.95])))
         arrays |= dict(zip(("low", "median", "high"), bands, strict=True))

@@ -50,6 +50,10 @@ class EvaluateConfig:
     """Gradient steps on the support set, if not as in training."""
     data: str | None = None
     """Where the benchmark's files lie, if not where they lay in training."""
+    years: tuple[int, ...] | None = None
+    """Years of the weather stations, if not those trained on: scores are kept beside those of other years."""
+    val_shift: int | None = None
+    """Days by which the dates of validation tasks of weather move, if not as in training."""
     validation: bool = False
     """Score validation tasks, to choose settings by, and save nothing: what something was chosen on is no test."""
 
@@ -59,8 +63,12 @@ class EvaluateConfig:
 
     def of(self, experiment: Experiment) -> BenchmarkConfig:
         """The settings of the benchmark that a run of this experiment is scored on."""
-        settings = experiment.benchmark_settings
-        return settings.at_test(experiment.benchmark, shots=self.shots, noise=self.noise, data=self.data)
+        return self.on(experiment.benchmark, experiment.benchmark_settings)
+
+    def on(self, benchmark: str, settings: BenchmarkConfig) -> BenchmarkConfig:
+        """The settings of a benchmark, changed as asked for."""
+        asked = {"shots": self.shots, "noise": self.noise, "data": self.data, "val_shift": self.val_shift}
+        return settings.at_test(benchmark, **asked, test_years=self.years, val_years=self.years)
 
 
 def meta_train(
@@ -355,7 +363,7 @@ def score_run(run: Run, config: EvaluateConfig, benchmark: Benchmark, tests: lis
         learner = with_inner_steps(learner, config.inner_steps)
     tests = tests or tests_of(benchmark, experiment.benchmark, config)
     scored = [_score(run, test, config, benchmark, learner) for test in tests]
-    as_trained = (config.shots, config.noise, config.inner_steps) == (None,) * 3
+    as_trained = (config.shots, config.noise, config.inner_steps, config.years) == (None,) * 4
     kept = config.data is not None and run.curves()  # figures stay those of the first data
     for showcase in benchmark.showcases() if as_trained and not (config.validation or kept) else ():
         run.save_arrays(Path("curves") / f"{showcase.name}.npz", trace(learner, showcase, key=jr.key(TEST_SEED)))

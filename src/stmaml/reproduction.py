@@ -63,13 +63,17 @@ class Cell:
         if not all(run.is_trained(self.experiment.training.steps) for run in runs):
             train_runs(runs, self.experiment, benchmark, observers=observers, should_stop=should_stop)
         swept = benchmark.sweep.shots if benchmark.sweep and budget.sweep and self.name in SWEPT else ()
-        for shots in (None, *swept):
-            config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples, shots=shots)
-            tested = benchmark.vary(config.of(self.experiment))
-            tests = tests_of(tested, self.experiment.benchmark, config)
-            for run in runs:
-                if not all(test.done(run) for test in tests):
-                    evaluate_run(run, config, tested, tests)
+        usual = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)
+        besides = [replace(usual, **changes) for changes in benchmark.besides]
+        for config in (usual, *besides, *(replace(usual, shots=shots) for shots in swept)):
+            self._score(runs, config, benchmark.vary(config.of(self.experiment)))
+
+    def _score(self, runs: list[Run], config: EvaluateConfig, tested: Benchmark) -> None:
+        """Scores those runs that were not yet scored so."""
+        tests = tests_of(tested, self.experiment.benchmark, config)
+        for run in runs:
+            if not all(test.done(run) for test in tests):
+                evaluate_run(run, config, tested, tests)
 
     def told(self, folder: Path, budget: Budget, benchmark: Benchmark) -> dict[str, Any]:
         """What came out, in short: scores with their intervals over seeds and tasks, and what they cost."""
@@ -127,19 +131,28 @@ class BaselineCell:
         del should_stop, observers
         run = self._open(folder)
         config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)  # not sampled: so as to share a table
-        (test,) = tests_of(benchmark, self.benchmark, config)
-        if test.done(run):
+        asked = [(benchmark, config)]
+        for changes in benchmark.besides:
+            other = replace(config, **changes)
+            asked.append((benchmark.vary(other.on(self.benchmark, self.settings)), other))
+        tests = [(tested, test) for tested, wanted in asked for test in tests_of(tested, self.benchmark, wanted)]
+        if all(test.done(run) for _, test in tests):
             return
+        fitted = self._fitted(benchmark, budget)
+        for tested, test in tests:
+            scores = score_baseline(fitted, test.tasks)
+            save_scores(run, test, summarise_scores(run, test, tested, scores), scores)
+
+    def _fitted(self, benchmark: Benchmark, budget: Budget) -> Baseline:
         assert benchmark.rows is not None
         train = Pooled(*benchmark.rows.pooled(self.max_rows, 0))
-        val = numpy_tasks(benchmark.val_set(min(VAL_TASKS, budget.tasks)))
-        scores = score_baseline(self.baseline.fit(train, val), test.tasks)
-        save_scores(run, test, summarise_scores(run, test, benchmark, scores), scores)
+        return self.baseline.fit(train, numpy_tasks(benchmark.val_set(min(VAL_TASKS, budget.tasks))))
 
     def told(self, folder: Path, budget: Budget, benchmark: Benchmark) -> dict[str, Any]:
         """What came out, in short."""
-        del budget, benchmark
-        (summary,) = Run(folder).scores().values()
+        config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)
+        (test,) = tests_of(benchmark, self.benchmark, config)
+        summary = Run(folder).scores()[test.name()]
         return {"row": self.name, "seeds": 0, "tasks": summary["tasks"], "metrics": summary["metrics"]}
 
     def _open(self, folder: Path) -> Run:
@@ -181,15 +194,20 @@ def _other_settings(folder: Path) -> RunError:
 def cells(name: str, benchmark: Benchmark, budget: Budget, *, only: tuple[str, ...] = (), **changes: Any) -> list[Row]:
     """The rows of a benchmark's table: every method that has a recipe for it, ST-MAML's ablations and baselines; those
     named in `only`, or all if it is empty. `changes` are to the benchmark's settings, the same for every row."""
-    plain = (*_on_equal_terms(name), *_looking(name, benchmark))
-    rows: list[Row] = [_within(cell, budget, changes) for cell in plain]
-    large = _beyond(name)
-    rows += [_within(cell, budget, changes, own_pace=True) for cell in large]
-    rows += _baselines(name, benchmark, budget)
+    usual, large = method_cells(name, budget, **changes)
+    usual += [_within(cell, budget, changes) for cell in _looking(name, benchmark)]
+    baselines = _baselines(name, benchmark, budget)
+    rows: list[Row] = [*usual, *large, *baselines]
     if unknown := sorted(set(only) - {row.name for row in rows}):
         raise SettingError(f"there is no row '{unknown[0]}'; choose among: {', '.join(row.name for row in rows)}.")
-    usual = {row.name for row in rows} - ({cell.name for cell in large} if not budget.own_pace else set())
-    return [row for row in rows if row.name in (only or usual)]
+    wanted = {row.name for row in [*usual, *(large if budget.own_pace else ()), *baselines]}
+    return [row for row in rows if row.name in (only or wanted)]
+
+
+def method_cells(name: str, budget: Budget, **changes: Any) -> tuple[list[Cell], list[Cell]]:
+    """The rows of methods and ablations, and those of larger presets, which smaller budgets leave out."""
+    usual = [_within(cell, budget, changes) for cell in _on_equal_terms(name)]
+    return usual, [_within(cell, budget, changes, own_pace=True) for cell in _beyond(name)]
 
 
 def _on_equal_terms(name: str) -> list[Cell]:

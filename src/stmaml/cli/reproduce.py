@@ -16,6 +16,7 @@ from stmaml.cli import check_name, fail
 from stmaml.cli.fleet import showing_fleet
 from stmaml.cli.parsing import benchmark_first, flags_of, named, option, parse
 from stmaml.cli.progress import open_benchmark, showing
+from stmaml.cli.reproduce_all import ALL, reproduce_all
 from stmaml.cli.showing import plain_console, without_nan
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.errors import at_least
@@ -25,6 +26,7 @@ from stmaml.workers import Job, map_jobs
 
 USAGE = """usage: stmaml reproduce BENCHMARK [--budget smoke|cpu|paper] [--rows NAME ...] [--out DIR] ...
                         [--ray ADDRESS|local]
+       stmaml reproduce all [--budget smoke|cpu|paper] [--plan] [--yes]
 
 Train and evaluate every method of a table of the paper, and write the table beside the paper's figures. Stops and goes
 on: finished rows are skipped, an unfinished one continues from its checkpoint.
@@ -35,12 +37,15 @@ Benchmarks: {benchmarks}. With one named, --help lists its settings too, which t
 
 def main(arguments: list[str]) -> None:
     """Fills the table and writes the report."""
-    arguments = benchmark_first(arguments, BENCHMARKS)
+    arguments = benchmark_first(arguments, (*BENCHMARKS, ALL))
+    if arguments and arguments[0] == ALL:
+        reproduce_all(arguments, main)
+        return
     if not arguments or arguments[0].startswith("-"):
         print(USAGE.format(benchmarks=", ".join(BENCHMARKS)))
         sys.exit(0 if {"-h", "--help"} & set(arguments) else 2)
     name = arguments[0]
-    check_name("benchmark", name, BENCHMARKS)
+    check_name("benchmark", name, (*BENCHMARKS, ALL))
     told = f"Train and evaluate every method of the paper's table for {name}."
     flags: Any = parse(_flags_for(name), arguments, "stmaml reproduce", description=told)
     at_least(1, seeds=flags.seeds, samples=flags.samples)

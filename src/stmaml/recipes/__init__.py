@@ -32,7 +32,12 @@ RECIPES = {
 RECIPES |= searched_presets(RECIPES, {benchmark: None for benchmark, _, _ in RECIPES})
 
 
-BEYOND = ("tuned", "best")  # presets that are not of the paper's size, so that its figures are not theirs
+BEYOND = (
+    "tuned",
+    "best",
+    "years",
+    "same-year",
+)  # presets that are not of the paper's size, so that its figures are not theirs
 
 
 def presets(benchmark: str, method: str) -> list[str]:
