@@ -25,9 +25,9 @@ from stmaml.outcomes import NormalOutcome
 from stmaml.recipes import recipe
 from stmaml.reports import figures, images, write_report
 from stmaml.reports import shots as shots_module
+from stmaml.reports.made import training_seconds
 from stmaml.reports.sections import Sweep, collect_sections, collect_sweeps
 from stmaml.reports.shots import shots_figure, spread
-from stmaml.reports.tables import training_seconds
 from stmaml.reports.variants import collect_variants
 from stmaml.runs import Run, json_bytes
 
@@ -738,7 +738,8 @@ def test_command_says_where_the_report_is(tmp_path, monkeypatch, capsys):
     score(make_run(tmp_path / "a"), {"mse": MSE})
     monkeypatch.setattr(sys, "argv", ["stmaml", "report", str(tmp_path / "a")])
     main()
-    assert capsys.readouterr().out == f"wrote {tmp_path / 'a' / 'report' / 'report.md'} and 1 figure beside it\n"
+    page = tmp_path / "a" / "report" / "report.html"
+    assert capsys.readouterr().out == f"wrote {page}, and report.md with 1 figure beside it\n"
 
 
 def test_folders_without_a_run_are_left_out_with_a_line(tmp_path, stmaml):

@@ -17,7 +17,7 @@ from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.showing import plain_console
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.errors import at_least
-from stmaml.reports import write_report
+from stmaml.reports import PAGE, write_report
 from stmaml.reproduction import Row, cells, given
 from stmaml.training import Diverged, Interrupted
 
@@ -54,8 +54,8 @@ def main(arguments: list[str]) -> None:
     filled = _fill(table, out, budget, benchmark, console)
     if not filled:
         fail("every row diverged, so there is no table.", code=3)
-    report, *pictures = write_report([out / row.name for row in filled], out / "report")
-    print(f"wrote {report} and {len(pictures)} figures beside it")
+    text, *pictures = write_report([out / row.name for row in filled], out / "report")
+    print(f"wrote {text.with_name(PAGE)}, and {text.name} with {len(pictures)} figures beside it")
 
 
 def _fill(table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, console: Console) -> list[Row]:
