@@ -51,7 +51,7 @@ def years_chart(traces: Sequence[Trace], title: str) -> Panels | None:
     traces = [trace for trace in traces if "median" in trace.arrays]
     if not traces:
         return None
-    months = Axis("", ticks=tuple(map(float, MONTH_STARTS)), names=MONTHS, low=-2, high=367)
+    months = Axis("", ticks=tuple(map(float, MONTH_STARTS)), names=MONTHS, low=-2.0, high=367.0)
     charts = [
         Chart(f"{one.about['band']}: station {one.about['station']}", _year_marks(one.arrays), months, Axis("°F"))
         for one in traces

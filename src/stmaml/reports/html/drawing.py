@@ -13,7 +13,7 @@ from stmaml.reports.html.scales import Scale, extent
 LETTER = 6.3  # pixels of a letter of a label
 MOST_POINTS = 220  # of a line; more of them look the same
 MOST_TIPS = 60
-TOP, BOTTOM, RIGHT = 10, 42, 12
+TOP, BOTTOM, RIGHT = 10.0, 42.0, 12.0
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ def _depth(mark: Mark) -> int:
 
 
 def _room_up(height: int) -> int:
-    return max(3, (height - TOP - BOTTOM) // 38)
+    return max(3, int((height - TOP - BOTTOM) // 38))
 
 
 def _grid(plane: Plane, width: int) -> Markup:
     """Lines and names of the ticks, and what lies along the axes."""
     x, y = plane.x, plane.y
     parts = []
-    for value, name in y.ticks(_room_up(int(y.start) + BOTTOM)):
+    for value, name in y.ticks(_room_up(int(y.start + BOTTOM))):
         height = float(y(value))
         if y.end - 1 <= height <= y.start + 1:
             parts.append(empty("path", d=f"M{x.start:.1f} {height:.1f}H{x.end:.1f}", class_="grid"))
@@ -147,7 +147,7 @@ def _under(x: Scale, bottom: float) -> list[Markup]:
     return found
 
 
-def label(x: float, y: float, text: str, **attributes: str) -> Markup:
+def label(x: float | int, y: float | int, text: str, **attributes: str) -> Markup:
     """Words at a place; nothing for no words."""
     return tag("text", escaped(text), x=float(x), y=float(y), **attributes) if text else ""
 

@@ -18,10 +18,10 @@ class Scale:
     axis: Axis
     low: float
     high: float
-    start: float
-    end: float
+    start: float | int
+    end: float | int
 
-    def __call__(self, values: Values | float) -> Values:
+    def __call__(self, values: Values | float | int) -> Values:
         """The places of values; those beyond the extent are at its end."""
         low, high = _bent(self.axis, self.low), _bent(self.axis, self.high)
         span = float(high - low) or 1.0
@@ -44,7 +44,7 @@ class Scale:
         return linear_ticks(self.low, self.high, most)
 
 
-def _bent(axis: Axis, values: Values | float) -> Values:
+def _bent(axis: Axis, values: Values | float | int) -> Values:
     values = np.asarray(values, dtype=float)
     with np.errstate(invalid="ignore", divide="ignore"):
         match axis.scale:
