@@ -89,7 +89,7 @@ def _histogram(one: Scored, held: np.ndarray) -> Chart:
     bars = Columns("groups", middle, np.zeros(len(count)), count.astype(float), 0.05, 1, tips)
     note = f"{int((held < 0.8).sum())} of {len(held)} below 80 %"
     x = Axis("share of rows held", percent=True, low=0.0, high=1.0, ticks=(0.0, 0.5, 0.9))
-    return Chart(rows_in_words(one.shots), (bars, Rule(x=0.9)), x, Axis("", low=0.0), note=note)
+    return Chart(rows_in_words(one.shots), (bars, Rule(x=0.9)), x, Axis("groups", low=0.0), note=note)
 
 
 def gains_chart(scored: Sequence[Scored], names: Sequence[str] | None, metric: str) -> Chart | None:

@@ -86,7 +86,7 @@ def _row(group: int, scored: Sequence[Scored], reopened: Reopened, main: str) ->
         place = int(np.searchsorted(one.groups, group))
         error = float(one.rows[POOL][main][place])
         name = "typical error" if main == "mse" else "log-loss"
-        cells[f"{name}, {pool_charts.rows_in_words(one.shots)}"] = amount(error**0.5 if main == "mse" else error)
+        cells[f"{name}, {one.shots} row{'s' * (one.shots != 1)}"] = amount(error**0.5 if main == "mse" else error)
     held = scored[-1].held
     return {**cells, "in 90 %": part_of_one(float(held.get("90% after", held.get("90% holds"))[place]))}
 

@@ -134,7 +134,7 @@ def _intervals(result: Result, scored: Sequence[Scored]) -> list[Block]:
     counts = [str(one.shots) for one in scored]
     word = "after" if "90% after" in scored[0].held else "holds"
     levels = [level for level in RELIABILITY if f"{level:.0%} {word}" in scored[0].held]
-    rows = [{"": Cell(f"{level:.0%}", value=level), **_held(scored, f"{level:.0%} {word}")} for level in levels]
+    rows = [{"": part_of_one(level), **_held(scored, f"{level:.0%} {word}")} for level in levels]
     size, what = ("90% width", "width of 90 %") if word == "after" else ("90% size", "classes in a 90 % set")
     wide = {rows_head(str(one.shots)): amount(float(one.held[size].mean())) for one in scored}
     poorly = {rows_head(n): part_of_one(result["calibration"][n]["poorly"]["mean"]) for n in counts}

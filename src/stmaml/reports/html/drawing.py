@@ -13,6 +13,7 @@ from stmaml.reports.html.scales import Scale, extent
 LETTER = 6.3  # pixels of a letter of a label
 MOST_POINTS = 220  # of a line; more of them look the same
 MOST_TIPS = 60
+PALETTE = 7
 TOP, BOTTOM, RIGHT = 10.0, 42.0, 12.0
 
 
@@ -102,7 +103,7 @@ def _depth(mark: Mark) -> int:
     """What is drawn first lies below: lines to compare with, faint lines, lines, then wide ones."""
     match mark:
         case Rule():
-            return 0
+            return 0 if mark.x is None else 4
         case Line():
             return 1 if mark.faint else 3 + mark.wide
         case Columns():
@@ -154,7 +155,10 @@ def label(x: float | int, y: float | int, text: str, **attributes: str) -> Marku
 
 def coloured(colour: Colour, *others: str) -> str:
     """The classes of a mark of this colour."""
-    return " ".join([f"k{colour % 7 if isinstance(colour, int) else '-' + colour}", *filter(None, others)])
+    if isinstance(colour, str):
+        return " ".join([f"k-{colour}", *filter(None, others)])
+    again = "again" if colour >= PALETTE else ""  # paler, where colours come a second time
+    return " ".join(filter(None, [f"k{colour % PALETTE}", again, *others]))
 
 
 def draw_mark(mark: Mark, plane: Plane) -> Markup:
@@ -276,9 +280,9 @@ def _draw_columns(columns: Columns, plane: Plane) -> Markup:
     left, right = plane.x(columns.x - half), plane.x(columns.x + half)
     top, bottom = plane.y(columns.top), plane.y(columns.bottom)
     found = []
-    for i in range(len(columns.x)):
+    for i in np.flatnonzero(columns.top > columns.bottom):
         tip = tag("title", escaped(columns.tips[i])) if columns.tips else ""
-        size = {"width": float(right[i] - left[i]), "height": float(max(bottom[i] - top[i], 0))}
+        size = {"width": float(right[i] - left[i]), "height": float(bottom[i] - top[i])}
         look = coloured(columns.colour, "bar")
         found.append(tag("rect", tip, x=float(left[i]), y=float(top[i]), class_=look, **size))
         if columns.labels and size["height"] >= 15 and size["width"] >= 26:
