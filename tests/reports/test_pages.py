@@ -11,9 +11,10 @@ from stmaml.reports import write_document
 from stmaml.reports.charts import Axis, Chart, Columns, Dots, Estimates, Line, Panels, Picture, Rule, around, marks_of
 from stmaml.reports.content import Cell, Code, Document, Figure, Fold, Heading, Part, Table, Text, interval
 from stmaml.reports.html import page
-from stmaml.reports.html.drawing import draw_chart, path_through, thinned
+from stmaml.reports.html.drawing import draw_chart
 from stmaml.reports.html.estimates import draw_estimates
 from stmaml.reports.html.figures import figure_html
+from stmaml.reports.html.marks import path_through, thinned
 from stmaml.reports.html.markup import escaped, tag
 from stmaml.reports.html.page import policy
 from stmaml.reports.html.scales import Scale, extent, linear_ticks, log_ticks

@@ -1,16 +1,19 @@
 """The report of runs of any benchmarks: its parts in the order they are read."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stmaml.reports.beside_paper import tally
+from stmaml.reports.beside_paper import TABLE, tally
 from stmaml.reports.charts import Picture
+from stmaml.reports.columns import columns_table
 from stmaml.reports.content import Block, Document, Figure, Part, Text
 from stmaml.reports.drawn import FEWER, SINGLE, TRAINING, Drawn
 from stmaml.reports.made import runs_part
 from stmaml.reports.sections import Section
 from stmaml.reports.tables import section_part
 from stmaml.reports.variants import Variant
+from stmaml.tables.schema import Schema
 
 MOST_PICTURE_BYTES = 1_600_000  # in a page, which then stays below three megabytes
 
@@ -25,11 +28,22 @@ def assemble(variants: list[Variant], sections: list[Section], drawn: Sequence[D
         for title in (FEWER, SINGLE, TRAINING):
             if figures := _under(drawn, benchmark, title):
                 parts.append(Part(title, tuple(figures), benchmark, only_page=True))
+        parts += _columns(benchmark, variants)
     said = tally(sections)
     lead = (Text(said, "lead"),) if said else ()
     return Document(
         "Report", lead, (*parts, runs_part(variants, sections)), _about(variants, sections), _title(sections)
     )
+
+
+def _columns(benchmark: str, variants: Sequence[Variant]) -> list[Part]:
+    """What was made of the columns of each table, once for runs that made the same of them."""
+    schemas = {}
+    for variant in variants:
+        schema = variant.config["benchmark"]["settings"].get("schema")
+        if variant.config["benchmark"]["name"] == benchmark == TABLE and schema:
+            schemas.setdefault(json.dumps(schema, sort_keys=True), schema)
+    return [Part("Columns", (columns_table(Schema.from_json(schema)),), benchmark) for schema in schemas.values()]
 
 
 def _under(drawn: Sequence[Drawn], benchmark: str, title: str) -> list[Block]:

@@ -9,6 +9,7 @@ from stmaml.pool.reopening import reopen
 from stmaml.pool.scoring import POOL, RELIABILITY, Scored
 from stmaml.pool.store import PoolRun
 from stmaml.reports import pool_charts, pool_figures, write_document
+from stmaml.reports.columns import columns_table
 from stmaml.reports.content import (
     Block,
     Cell,
@@ -53,7 +54,7 @@ def pool_document(store: PoolRun) -> Document:
         Part("Intervals", tuple(_intervals(result, scored))),
         groups_part(store, result, scored, reopened),
         Part("Which columns matter", tuple(_importance(result))),
-        Part("Columns", (_columns(Schema.from_json(table.schema)),)),
+        Part("Columns", (columns_table(Schema.from_json(table.schema)),)),
         made_part(store, result),
     ]
     title = f"{result['target']} by {table.table.task}"
@@ -184,24 +185,3 @@ def _importance(result: Result) -> list[Block]:
 def _share_rise(rise: Mapping[str, float]) -> Cell:
     percent = round(100 * rise["mean"], 1) + 0.0
     return Cell(f"{percent:+,.1f} %", f"± {100 * rise['ci95']:,.1f}", rise["mean"])
-
-
-def _columns(schema: Schema) -> Table:
-    rows = [
-        {
-            "column": words(column.name),
-            "kind": words(column.kind),
-            "missing": words("some" if column.has_missing else ""),
-            "holds": words(column.describe()),
-        }
-        for column in schema.columns
-    ]
-    target = schema.target
-    kind = "target: class" if target.is_class else "target: number"
-    last = {"column": words(target.name), "kind": words(kind), "holds": words(target.describe())}
-    return Table(
-        ("column", "kind", "missing", "holds"),
-        (*rows, last),
-        "What was made of each column",
-        ("kind", "missing", "holds"),
-    )

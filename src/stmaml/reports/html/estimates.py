@@ -3,7 +3,8 @@
 import numpy as np
 
 from stmaml.reports.charts import Dots, Estimates
-from stmaml.reports.html.drawing import coloured, label, paper
+from stmaml.reports.html.drawing import paper
+from stmaml.reports.html.marks import coloured, label
 from stmaml.reports.html.markup import Markup, empty, escaped, tag
 from stmaml.reports.html.scales import Scale, extent
 

@@ -3,8 +3,9 @@
 import base64
 
 from stmaml.reports.charts import Chart, Columns, Dots, Drawing, Estimates, Line, Mark, Panels, Picture, Rule, marks_of
-from stmaml.reports.html.drawing import coloured, draw_chart, shape
+from stmaml.reports.html.drawing import draw_chart
 from stmaml.reports.html.estimates import draw_estimates
+from stmaml.reports.html.marks import coloured, shape
 from stmaml.reports.html.markup import Markup, empty, escaped, tag
 
 WIDE, NARROW = 720, 330
