@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
+
+HAND_OVER = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 50) for end in sys.argv[1:3]]
+for place, end in zip((3, 4), ends):
+    os.dup2(end, place)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""The browser reads orders from its third file and answers in its fourth."""
 
 
 def find_browser() -> str | None:
@@ -31,10 +41,9 @@ class Browser:
         to_child, self._out = os.pipe()
         self._in, from_child = os.pipe()
         command = [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        # The browser reads orders from its third file and answers in its fourth.
-        shell = ["sh", "-c", f'exec "$@" 3<&{to_child} 4>&{from_child}', "sh", *command]
+        given = [sys.executable, "-c", HAND_OVER, str(to_child), str(from_child), *command]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(shell, pass_fds=(to_child, from_child), **quiet)
+        self._process = subprocess.Popen(given, pass_fds=(to_child, from_child), **quiet)
         os.close(to_child)
         os.close(from_child)
         self._numbers = itertools.count(1)
@@ -94,6 +103,6 @@ class Browser:
     def close(self) -> None:
         """Ends the browser."""
         self._process.terminate()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=60)
         os.close(self._out)
         os.close(self._in)
