@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+QUIET = subprocess.DEVNULL
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
     "--headless",
@@ -42,8 +43,7 @@ class Browser:
         self._in, from_child = os.pipe()
         command = [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         given = [sys.executable, "-c", HAND_OVER, str(to_child), str(from_child), *command]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(given, pass_fds=(to_child, from_child), **quiet)
+        self._process = subprocess.Popen(given, pass_fds=(to_child, from_child), stdout=QUIET, stderr=QUIET)
         os.close(to_child)
         os.close(from_child)
         self._numbers = itertools.count(1)

@@ -88,7 +88,8 @@ def _row(group: int, scored: Sequence[Scored], reopened: Reopened, main: str) ->
         name = "typical error" if main == "mse" else "log-loss"
         cells[f"{name}, {one.shots} row{'s' * (one.shots != 1)}"] = amount(error**0.5 if main == "mse" else error)
     held = scored[-1].held
-    return {**cells, "in 90 %": part_of_one(float(held.get("90% after", held.get("90% holds"))[place]))}
+    share_held = held["90% after" if "90% after" in held else "90% holds"][place]
+    return {**cells, "in 90 %": part_of_one(float(share_held))}
 
 
 def _fold(told: Told, reopened: Reopened) -> Fold:

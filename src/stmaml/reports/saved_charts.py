@@ -1,6 +1,7 @@
 """Charts of saved runs, for a page: scores by family, labelled examples and step. No model is run."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def _spread_dots(found: dict[str, list[Summary | None]], *, share: bool) -> list
     return dots
 
 
-def _scale(values: np.ndarray) -> str:
+def _scale(values: np.ndarray) -> Literal["linear", "log"]:
     known = values[np.isfinite(values)]
     wide = known.size > 1 and known.min() > 0 and known.max() > WIDE_RANGE * known.min()
     return "log" if wide else "linear"

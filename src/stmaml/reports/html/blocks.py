@@ -1,6 +1,6 @@
 """Blocks of a report as HTML."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from stmaml.reports.content import Block, Cell, Code, Figure, Fold, Heading, Table, Text
 from stmaml.reports.html.figures import figure_html
@@ -46,7 +46,7 @@ def _head(column: str, left: bool, *, sorts: bool) -> Markup:
     return tag("th", inside, scope="col", class_="words" if left else None)
 
 
-def _row(table: Table, row: dict[str, Cell], left: set[str]) -> Markup:
+def _row(table: Table, row: Mapping[str, Cell], left: set[str]) -> Markup:
     first, *others = table.columns
     cells = [_cell("th", row.get(first, Cell()), True, scope="row")]
     cells += [_cell("td", row.get(name, Cell()), name in left) for name in others]
