@@ -16,7 +16,7 @@ QUICK := tests/test_tasks.py tests/test_inner.py tests/test_outcomes.py tests/te
 demo: $(VENV)/.runtime
 	rm -rf $(DEMO)
 	$(BIN)/stmaml train regression2d --method st-maml --preset demo --run $(DEMO)
-	$(BIN)/stmaml evaluate $(DEMO) --tasks 1000
+	$(BIN)/stmaml evaluate $(DEMO) --tasks 1000 --sweep
 	$(BIN)/stmaml report $(DEMO)
 
 test: lint

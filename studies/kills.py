@@ -1,10 +1,12 @@
-"""SIGKILL at random moments, over all methods and a table: does a resumed run end as one that nobody disturbed?
+"""SIGKILL at random moments: does a run that is resumed end as one that nobody disturbed?
 
 python studies/kills.py [--kills 200] [--subjects maml st-maml table] [--seed 0] [--json]
 
-Each subject is trained once in peace. Then it is trained again and killed after a random time, up to the length of the
-peaceful one, resumed and killed anew, and at last left to end. Weights, the last checkpoint and the log (but for its
-times) must be equal to the bit. All share a compilation cache, so that a try takes seconds."""
+Subjects are every method on 2D regression, a method on each benchmark that reads files, one method fitted to a table,
+a pool, and two rows of `stmaml reproduce`. Each is run once in peace. Then it is run again and killed after a random
+time, up to the length of the peaceful one, resumed and killed anew, and at last left to end. Weights, the last
+checkpoint, the log (but for its times), the pool and its scores must be equal to the bit. All use one compilation
+cache, so that a try takes seconds."""
 
 import argparse
 import json
@@ -16,9 +18,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from subjects import SIZES, Shell, fitting, training, write_table
+from shares import Share, add_flags, share_of
+from subjects import ELSEWHERE, SIZES, Shell, fitting, pooling, reproducing, training, training_on, write_table
 
-TABLE = "table"
+TABLE, POOL, REPRODUCE = "table", "pool", "reproduce"
+SUBJECTS = [*SIZES, *ELSEWHERE, TABLE, POOL, REPRODUCE]
 KILLS_A_RUN = 4
 AT_THE_END = 0.8  # of the peaceful length: later kills would mostly come too late
 
@@ -39,18 +43,28 @@ def words_of(subject: str, run: Path, table: Path) -> tuple[list[object], list[o
     """The command that begins, and the one that goes on."""
     if subject == TABLE:
         return [*fitting(table, run), "--force"], ["fit", "--resume", run, "--no-baselines"]
-    return [*training(subject, run), "--force"], ["train", "--resume", run]
+    if subject == POOL:
+        return [*pooling(table, run), "--force"], ["fit", "--resume", run]
+    if subject == REPRODUCE:
+        return reproducing(run), reproducing(run)
+    train = training_on(subject, table.parent, run) if subject in ELSEWHERE else training(subject, run)
+    return [*train, "--force"], ["train", "--resume", run]
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """What must be equal: arrays, and the log and settings without times."""
-    found = {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*.npz"))}
-    steps = sorted(name for name in found if name.startswith("checkpoints"))
-    for name in steps[:-1]:
-        del found[name]  # of the older checkpoints, how many are left depends on where it was stopped
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    plain = [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
-    return {**found, "log.jsonl": json.dumps(plain).encode()}
+    """What must be equal: arrays, pools, scores, and the log without times."""
+    kept = [path for path in sorted(run.rglob("*")) if path.suffix in (".npz", ".parquet")]
+    kept += [path for path in (run / "pool.json", run / "result.json") if path.exists()]
+    found = {str(path.relative_to(run)): path.read_bytes() for path in kept}
+    steps = sorted(name for name in found if "checkpoints" in name)
+    newest = {str(Path(name).parent): name for name in steps}  # how many older ones are left depends on the stops
+    logs = {str(path.relative_to(run)): _log(path) for path in sorted(run.rglob("log.jsonl"))}
+    return {name: found[name] for name in found if name not in steps or name in newest.values()} | logs
+
+
+def _log(path: Path) -> bytes:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return json.dumps([{name: value for name, value in line.items() if name != "seconds"} for line in lines]).encode()
 
 
 def peaceful(shell: Shell, subject: str, table: Path) -> tuple[dict[str, bytes], float]:
@@ -71,29 +85,36 @@ def disturb(
     run, after = shell.folder / subject, []
     begin, go_on = words_of(subject, run, table)
     for _ in range(kills):
-        resumable = (run / "config.json").exists()
-        process = shell.start(*(go_on if resumable else begin), errors=shell.folder / "errors.txt")
+        process = shell.start(*(go_on if _resumable(run) else begin), errors=shell.folder / "errors.txt")
         after.append(round(rng.uniform(0.05, AT_THE_END * seconds), 3))
         time.sleep(after[-1])
         process.kill()
         process.wait()
-    shell.run(*(go_on if (run / "config.json").exists() else begin))
+    shell.run(*(go_on if _resumable(run) else begin))
     got = contents(run)
     different = sorted(name for name in want.keys() | got.keys() if want.get(name) != got.get(name))
     shutil.rmtree(run)
     return Disturbed(subject, kills, tuple(after), tuple(different))
 
 
+def _resumable(run: Path) -> bool:
+    return (run / "config.json").exists()
+
+
 def main() -> None:
     """Prints a table, or all runs as JSON; exits with 1 where one ended otherwise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    subjects = [*SIZES, TABLE]
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--subjects", nargs="+", choices=subjects, default=subjects)
+    parser.add_argument("--subjects", nargs="+", choices=SUBJECTS, default=SUBJECTS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
+    add_flags(parser)
     flags = parser.parse_args()
-    found = run_all(flags.subjects, flags.kills, random.Random(flags.seed))
+    share = share_of(flags)
+    mine = flags.subjects[share.place :: share.of]
+    found = run_all(
+        mine, flags.kills * len(mine) // len(flags.subjects), random.Random(flags.seed + share.place), share
+    )
     if flags.json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     else:
@@ -101,16 +122,20 @@ def main() -> None:
     raise SystemExit(any(one.different for one in found))
 
 
-def run_all(subjects: Sequence[str], kills: int, rng: random.Random) -> list[Disturbed]:
-    """The subjects in turn, a few kills each, until all kills are spent."""
+def run_all(subjects: Sequence[str], kills: int, rng: random.Random, share: Share) -> list[Disturbed]:
+    """The subjects in turn, a few kills each, until all kills are spent or time is up."""
     folder, found, place, ends = Path(tempfile.mkdtemp(prefix="stmaml-kills-")), [], 0, {}
-    shell = Shell(folder, folder / "cache")
+    shell = Shell(folder, folder / "cache", {"STMAML_CACHE": str(folder / "decoded")})
     table = write_table(folder / "table.csv")
     try:
-        while kills > 0:
+        while kills > 0 and not share.over:
             count, subject = min(kills, KILLS_A_RUN), subjects[place % len(subjects)]
-            ends[subject] = ends.get(subject) or peaceful(shell, subject, table)
-            found.append(disturb(shell, subject, table, ends[subject], count, rng))
+            try:
+                ends[subject] = ends.get(subject) or peaceful(shell, subject, table)
+                found.append(disturb(shell, subject, table, ends[subject], count, rng))
+            except SystemExit as error:  # a command failed that nobody disturbed
+                found.append(Disturbed(subject, count, (), (str(error)[-800:],)))
+            share.tell(asdict(found[-1]))
             kills, place = kills - count, place + 1
     finally:
         shutil.rmtree(folder)

@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from shares import Share, add_flags, share_of
+
 HOME = Path(__file__).resolve().parents[1]
 MODULES = {
     "inner": ("inner.py", ("test_inner.py",)),
@@ -37,6 +39,8 @@ MODULES = {
     "st_maml": ("methods/st_maml.py", ("methods/test_st_maml.py",)),
 }
 """The file of each module and the files of its tests."""
+SECONDS = dict.fromkeys(MODULES, 12.0) | {"inner": 5.0, "likelihoods": 8.0, "comparison": 8.0, "st_maml": 30.0}
+"""What a mutant of each takes, roughly, with a start of the process's own: processes share the work by it."""
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
 ENDS = ("killed", "late", "survived")
@@ -193,17 +197,34 @@ def _wait(child: int, limit: float) -> int | None:
     return None
 
 
-def judged(modules: Sequence[str], count: int, limit: float, seed: int) -> Iterator[Verdict]:
+def drawn(modules: Sequence[str], count: int, seed: int, share: Share) -> list[Mutant]:
+    """This share of so many mutants of the modules, drawn at random: those of a module stay together, as far as all
+    shares should take equally long."""
+    pool = [mutant for module in modules for mutant in mutants_of(module)]
+    chosen = random.Random(seed).sample(pool, min(count, len(pool)))
+    chosen.sort(key=lambda mutant: (mutant.module, mutant.line))
+    whole, before, mine = sum(SECONDS[mutant.module] for mutant in chosen), 0.0, []
+    for mutant in chosen:
+        if int(share.of * before / whole) == share.place:
+            mine.append(mutant)
+        before += SECONDS[mutant.module]
+    return mine
+
+
+def judged(modules: Sequence[str], count: int, limit: float, seed: int, share: Share) -> Iterator[Verdict]:
     """The verdicts on so many mutants of the modules, drawn at random."""
     place = Path(tempfile.mkdtemp(prefix="stmaml-mutants-"))
     try:
         shutil.copytree(HOME / "src" / "stmaml", place / "stmaml", ignore=shutil.ignore_patterns("__pycache__"))
         import_what_takes_long()
-        lengths = {module: _unharmed(place, module) for module in modules}
-        pool = [mutant for module in modules for mutant in mutants_of(module)]
-        for mutant in random.Random(seed).sample(pool, min(count, len(pool))):
+        lengths: dict[str, float] = {}
+        for mutant in drawn(modules, count, seed, share):
+            if mutant.module not in lengths:
+                lengths[mutant.module] = _unharmed(place, mutant.module)
             end, seconds = tested(place, mutant.module, mutant.source, min(limit, 3 * lengths[mutant.module] + 20))
             yield Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds)
+            if share.over:
+                break
     finally:
         shutil.rmtree(place)
 
@@ -243,13 +264,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="count the mutants there are, and test none")
     parser.add_argument("--json", action="store_true")
+    add_flags(parser)
     flags = parser.parse_args()
+    share = share_of(flags)
     if flags.list:
         print("\n".join(f"{module}: {len(mutants_of(module))}" for module in flags.modules))
         return
     found = []
-    for one in judged(flags.modules, flags.mutants, flags.limit, flags.seed):
+    for one in judged(flags.modules, flags.mutants, flags.limit, flags.seed, share):
         found.append(one)
+        share.tell(asdict(one))
         print(f"{one.end:8} {one.seconds:6.1f} s  {shown(one)}", file=sys.stderr, flush=True)
     print(json.dumps([asdict(one) for one in found], indent=1) if flags.json else table_of(found))
 

@@ -1,6 +1,6 @@
 """What Ctrl-C and SIGTERM do to each command at random moments: exit code, seconds to the end, what is said.
 
-python studies/signals.py [--tries 100] [--commands list train evaluate fit predict report] [--longest 3.0] [--json]
+python studies/signals.py [--tries 100] [--commands list train ...] [--longest 3.0] [--json]
 
 A try is as it should be where the command ended with 130 or 143 (or had ended by itself), said at most one line after
 the signal, or two where the first says that it takes longer, and took no more than two seconds unless that line was
@@ -18,11 +18,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from subjects import Shell, fitting, training, write_table
+from shares import Share, add_flags, share_of
+from subjects import Shell, fitting, pooling, reproducing, training, write_table
 
 PYTHON_STARTS = 0.05
 PATIENCE = 300.0
-COMMANDS = ("list", "train", "evaluate", "fit", "predict", "report")
+COMMANDS = ("list", "train", "evaluate", "fit", "predict", "report", "pool", "ask", "update", "effects", "scores")
+COMMANDS += ("pictures", "reproduce", "floor")
+"""What is disturbed; from `pool` to `pictures` it is fit, predict, update, effects, evaluate and report of a pool."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,14 @@ def words_of(command: str, folder: Path) -> list[object]:
         "fit": lambda: [*fitting(folder / "table.csv", folder / "again", steps=300), "--force"],
         "predict": lambda: ["predict", fitted, *asked, "--out", folder / "out.csv"],
         "report": lambda: ["report", folder / "trained"],
+        "pool": lambda: [*pooling(folder / "table.csv", folder / "again-pool"), "--force"],
+        "ask": lambda: ["predict", folder / "pooled", *asked, "--out", folder / "out.csv"],
+        "update": lambda: ["update", folder / "pooled", folder / "table.csv"],
+        "effects": lambda: ["effects", folder / "pooled", "--out", folder / "effects.csv"],
+        "scores": lambda: ["evaluate", folder / "pooled", "--data", folder / "table.csv"],
+        "pictures": lambda: ["report", folder / "pooled"],
+        "reproduce": lambda: reproducing(folder / "reproduced"),
+        "floor": lambda: ["floor", "--tasks", 200, "--draws", 1_000_000],
     }
     return made[command]()
 
@@ -74,6 +85,8 @@ def prepare(shell: Shell, commands: Sequence[str]) -> None:
         shell.run("evaluate", shell.folder / "trained", "--tasks", 100)
     if "predict" in commands:
         shell.run(*fitting(shell.folder / "table.csv", shell.folder / "fitted"))
+    if {"ask", "update", "effects", "scores", "pictures"} & set(commands):
+        shell.run(*pooling(shell.folder / "table.csv", shell.folder / "pooled"))
 
 
 def disturb(shell: Shell, command: str, number: int, after: float) -> Try:
@@ -92,17 +105,19 @@ def disturb(shell: Shell, command: str, number: int, after: float) -> Try:
     return Try(command, number, round(after, 3), code, round(time.monotonic() - sent, 3), tuple(lines))
 
 
-def tries(commands: Sequence[str], count: int, longest: float, seed: int) -> list[Try]:
+def tries(commands: Sequence[str], count: int, longest: float, seed: int, share: Share) -> list[Try]:
     """As many as asked for, the commands in turn."""
-    folder, rng, made = Path(tempfile.mkdtemp(prefix="stmaml-signals-")), random.Random(seed), []
-    shell = Shell(folder, folder / "cache")
+    folder, rng, made = Path(tempfile.mkdtemp(prefix="stmaml-signals-")), random.Random(f"{seed}-{share.place}"), []
+    shell = Shell(folder, folder / "cache", {"STMAML_CACHE": str(folder / "limits")})
     try:
         prepare(shell, commands)
-        for i in range(count):
+        for i in range(share.place, count, share.of):
             number = (signal.SIGINT, signal.SIGTERM)[i // len(commands) % 2]
             cold = replace(shell, cache=None) if rng.random() < 0.5 else shell
             after = rng.uniform(PYTHON_STARTS, longest)
             made.append(disturb(cold, commands[i % len(commands)], number, after))
+            if share.tell({**asdict(made[-1]), "fault": made[-1].fault}):
+                break
     finally:
         shutil.rmtree(folder)
     return made
@@ -132,9 +147,10 @@ def main() -> None:
     parser.add_argument("--longest", type=float, default=8.0, help="seconds to the latest signal")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
+    add_flags(parser)
     flags = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, by children as well
-    made = tries(flags.commands, flags.tries, flags.longest, flags.seed)
+    made = tries(flags.commands, flags.tries, flags.longest, flags.seed, share_of(flags))
     if flags.json:
         print(json.dumps([{**asdict(one), "fault": one.fault} for one in made], indent=1))
     else:

@@ -3,10 +3,18 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.face_files import faces
+from tests.idx_files import write_digits
+from tests.noaa_files import write_year
+from tests.picture_files import write_dataset
 
 TASKS = ["--shots", "5", "--query-size", "5"]
 TRAINING = [
@@ -35,6 +43,16 @@ SIZES = {
     "st-maml": "--hidden 8 8 --encoder 8 8 --z-size 4 --h-size 3 --inner-steps 1",
 }
 """Flags that make each method that has a recipe for 2D regression small."""
+CONV = "--channels 4 --conv-blocks 2 --inner-steps 1"
+ELSEWHERE = {
+    "completion": "--method np --shots 8 --query-size 8 --encoder 8 8 --decoder 8 8 --z-size 4",
+    "weather": f"--method st-maml {SIZES['st-maml']} --shots 5 --query-size 5 --test-query-size 10",
+    "plain-multi": "--method protonet --ways 3 --shots 1 --query-per-class 2 --image-size 8 --channels 4 "
+    "--conv-blocks 2",
+    "celeba": f"--method maml --shots 2 --query-per-class 2 --image-size 8 {CONV}",
+}
+"""A small method on small tasks of each benchmark that reads files."""
+MEMBERS = ["mean", "mixed", "boosting", "boosting-summaries"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +65,7 @@ class Shell:
 
     def environment(self) -> dict[str, str]:
         """What a command sees: quick compilation, the CPU, the cache."""
-        quick = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+        quick = os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
         cached = {
             "JAX_COMPILATION_CACHE_DIR": str(self.cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -82,6 +100,52 @@ def fitting(table: Path, run: object, steps: int = 60) -> list[object]:
     """The command that fits a small table."""
     sizes = ["--shots", "6", "--query-size", "6", "--min-query", "2", "--method", "cnp", "--no-baselines"]
     return ["fit", table, "--task", "shop", "--target", "y", *sizes, "--steps", steps, "--run", run]
+
+
+def training_on(benchmark: str, folder: Path, run: object) -> list[object]:
+    """The command that trains a small method on a benchmark that reads files, which are made where they are not."""
+    data = folder / f"{benchmark}-data"
+    if not data.exists():
+        WRITE[benchmark](data)
+    words = ELSEWHERE[benchmark].split()
+    return ["train", benchmark, *words, *TRAINING, "--steps", 60, "--data", data, "--run", run]
+
+
+def _write_sets(folder: Path) -> None:
+    for i, name in enumerate(("bird", "moss")):
+        write_dataset(folder / name, images=8, first=200 * i)
+
+
+WRITE: dict[str, Callable[[Path], object]] = {
+    "completion": lambda folder: write_digits(folder, height=6, width=6),
+    "weather": lambda folder: write_year(folder, 60, num_days=130),
+    "plain-multi": _write_sets,
+    "celeba": lambda folder: faces((200, 150, 200)).write(folder),
+}
+
+
+def pooling(table: Path, run: object) -> list[object]:
+    """The command that fits a pool to a small table."""
+    return ["fit", table, "--task", "shop", "--target", "y", "--members", *MEMBERS, "--run", run]
+
+
+def reproducing(out: object) -> list[object]:
+    """The command that fills two rows of a table of the paper."""
+    return [
+        "reproduce",
+        "regression2d",
+        "--rows",
+        "cnp",
+        "maml",
+        "--steps",
+        40,
+        "--seeds",
+        1,
+        "--samples",
+        1,
+        "--out",
+        out,
+    ]
 
 
 def write_table(path: Path, groups: int = 40, rows: int = 12) -> Path:

@@ -5,6 +5,7 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile much and run little: code that is made quickly serves them better than code that runs quickly.
@@ -26,23 +27,42 @@ settings.register_profile("stmaml", deadline=None)  # a busy machine misses any
 settings.load_profile("stmaml")
 
 
+HERE = ("127.0.0.1", "::1", "localhost")
+allowed = {"sockets": False}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Sockets are for tests that are marked for them; known before any fixture of theirs is made."""
+    allowed["sockets"] = item.get_closest_marker("sockets") is not None
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _no_network():
-    """No test reaches for another machine; sockets inside this one are left alone."""
-    connect = socket.socket.connect
+    """No test opens a socket, but for those marked `sockets`, within this machine."""
+    usual = {name: getattr(socket.socket, name) for name in ("connect", "connect_ex", "bind")}
+    look_up = socket.getaddrinfo
 
-    def refuse(self: socket.socket, address: object) -> None:
-        if self.family != socket.AF_UNIX:
-            raise AssertionError(f"a test tried to connect to {address}: tests need no network")
-        connect(self, address)  # pyright: ignore[reportArgumentType]
+    def check(host: object, what: str) -> None:
+        if not allowed["sockets"] or host not in HERE:
+            raise AssertionError(f"a test tried to {what} {host}: tests need no network, and sockets want a marker")
 
-    def unknown(host: object, *rest: object, **named: object) -> None:
-        raise AssertionError(f"a test tried to look up {host}: tests need no network")
+    def checked(name: str):
+        def call(self: socket.socket, address: Any) -> Any:
+            if self.family != socket.AF_UNIX:
+                check(address[0], name)
+            return usual[name](self, address)
+
+        return call
+
+    def looked_up(host: Any, *rest: Any, **named: Any) -> Any:
+        check(host, "look up")
+        return look_up(host, *rest, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket.socket, "connect", refuse)
-        patch.setattr(socket.socket, "connect_ex", refuse)
-        patch.setattr(socket, "getaddrinfo", unknown)
+        for name in usual:
+            patch.setattr(socket.socket, name, checked(name))
+        patch.setattr(socket, "getaddrinfo", looked_up)
         yield
 
 

@@ -1,8 +1,11 @@
 """Spoilt files of every kind: loaded, or refused in a sentence; never a traceback, never without an end."""
 
+from collections import Counter
+
 import pytest
 
-from tests.fuzz.harness import GOOD, fuzz, table
+from tests.fuzz.harness import GOOD, attack, fuzz, table
+from tests.fuzz.hostile import ATTACKS
 from tests.fuzz.specimens import KINDS
 
 
@@ -25,10 +28,34 @@ def test_ten_thousand_spoilt_files_are_loaded_or_refused():
     check(10_000)
 
 
+BOMBS = ("ratio bombs of 200 to 600 MiB", "text bombs in a PNG", "overlapping files in a zip")  # take long to make
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_hostile_archives_and_pictures_do_no_harm():
+    found = attack(38, only=tuple(one.name for one in ATTACKS if one.name not in BOMBS))
+    assert not [bad for one in found.values() for bad in one.bad], table(found)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_five_hundred_hostile_archives_and_pictures_do_no_harm():
+    found = attack(500)
+    assert not [bad for one in found.values() for bad in one.bad], table(found)
+
+
 def test_the_same_seed_spoils_the_same_files():
     first, second = (fuzz(12, seed=3, only=("CSV", "IDX", "lock")) for _ in range(2))
     assert {name: one.ends for name, one in first.items()} == {name: one.ends for name, one in second.items()}
     assert all(set(one.ends) <= set(GOOD) for one in first.values())
+
+
+def test_shares_add_up_to_the_whole():
+    parts = [fuzz(12, seed=3, only=("CSV", "IDX", "lock"), share=(i, 2)) for i in range(2)]
+    whole = fuzz(12, seed=3, only=("CSV", "IDX", "lock"))
+    assert {name: sum((part[name].ends for part in parts), Counter()) for name in whole} == {
+        name: one.ends for name, one in whole.items()
+    }
 
 
 def test_every_kind_has_a_name_of_its_own():

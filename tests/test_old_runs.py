@@ -14,10 +14,11 @@ import pytest
 
 from stmaml import experiments
 from stmaml.errors import RunError
-from stmaml.experiments import EvaluateConfig, evaluate_run, load_experiment, load_pretrained, load_run, train_runs
+from stmaml.experiments import EvaluateConfig, evaluate_run, load_experiment, load_run, train_runs
 from stmaml.legacy.settings import OLD_KEYS, plain_names, upgrade_st_maml
 from stmaml.methods.base import predict
 from stmaml.runs import Run, read_json, read_npz, write_json
+from stmaml.shipped import load_pretrained
 from stmaml.tables.adapted import load_adapted
 from stmaml.tables.model import load_model
 from stmaml.tasks import Examples

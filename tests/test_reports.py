@@ -23,7 +23,7 @@ from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, stack_on
 from stmaml.metrics import summarise
 from stmaml.outcomes import NormalOutcome
 from stmaml.recipes import recipe
-from stmaml.reports import figures, images, write_report
+from stmaml.reports import figures, images, limits, write_report
 from stmaml.reports import shots as shots_module
 from stmaml.reports.made import training_seconds
 from stmaml.reports.sections import Sweep, collect_sections, collect_sweeps
@@ -156,7 +156,7 @@ def add_year(run) -> None:
 def caught(monkeypatch) -> list[Figure]:
     """The figures drawn, on their way to a file."""
     drawn: list[Figure] = []
-    for module in (figures, images, shots_module):
+    for module in (figures, images, limits, shots_module):
         monkeypatch.setattr(module, "png", lambda figure: drawn.append(figure) or b"a picture")
     return drawn
 
@@ -702,15 +702,15 @@ class Indifferent(AbstractMetaLearner):
         return stack_one(Flat(jnp.zeros(())))
 
 
-def test_the_showcases_of_the_benchmark_make_both_figures_of_curves(tmp_path, caught, key):
+def test_the_showcases_of_the_benchmark_make_all_figures_of_curves(tmp_path, caught, key):
     run = make_run(tmp_path / "a", log=False)
     score(run, {"mse": MSE})
     for case in regression2d.Config().open().showcases():
         arrays = trace(Indifferent(), case, num_curves=1, num_samples=2, key=key)
         run.save_arrays(Path("curves") / f"{case.name}.npz", arrays)
     names = [path.name for path in write_report([tmp_path / "a"], tmp_path / "out")]
-    assert names == ["report.md", "curves.png", "ambiguity.png"]
-    curves, ambiguity = caught
+    assert names == ["report.md", "curves.png", "ambiguity.png", "limit.png"]
+    curves, ambiguity, limit = caught
     titles = [ax.get_title() for ax in curves.axes]
     assert titles[:2] == ["sinusoid", "line"]  # those of the scores first, in their order
     assert sorted(titles) == sorted(family.name for family in regression2d.FAMILIES)
@@ -719,6 +719,9 @@ def test_the_showcases_of_the_benchmark_make_both_figures_of_curves(tmp_path, ca
         f"shots {shots}, noise {noise}" for shots, noise in AMBIGUOUS_CURVES
     ]
     assert [ax.get_ylabel() for ax in ambiguity.axes if ax.get_ylabel()] == ["sinusoid: y", "cubic: y"]
+    assert [ax.get_title() for ax in limit.axes[:4]] == ["1 example", "2 examples", "5 examples", "10 examples"]
+    widths = [np.ptp(ax.collections[0].get_paths()[0].vertices[:, 1]) for ax in limit.axes[4:]]
+    assert widths[1] > widths[3]  # what can be known at best grows with the examples
 
 
 def test_a_report_needs_neither_log_nor_curves(tmp_path):

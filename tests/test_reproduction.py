@@ -82,7 +82,7 @@ def test_a_table_has_every_method_the_ablations_and_the_best_preset():
     names = {row.name for row in of_curves(regression2d.Config.budgets.paper)}
     assert {"maml", "meta-sgd", "bmaml", "platipus", "mmaml", "hsml", "arml", "cnp", "np", "anp", "st-maml"} < names
     ablations = {"st-maml-without-augmentation", "st-maml-without-tailoring", "st-maml-deterministic"}
-    assert ablations | {"st-maml-best"} < names
+    assert ablations | {"st-maml-best", "tnp", "tnp-best", "maml-attention"} < names
 
 
 def test_the_weather_table_also_has_what_a_practitioner_would_use(stations):

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from stmaml.benchmarks import BENCHMARKS
     from stmaml.benchmarks.sources import TaskSource
     from stmaml.estimators import FewShotClassifier, FewShotRegressor
-    from stmaml.experiments import load_pretrained, load_run, meta_train
+    from stmaml.experiments import load_run, meta_train
     from stmaml.methods import METHODS
     from stmaml.methods.base import AbstractMetaLearner, predict, predict_with
     from stmaml.prediction import Prediction
+    from stmaml.shipped import load_pretrained, pretrained_card, pretrained_names
     from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
     from stmaml.training import TrainConfig
 
@@ -38,10 +39,12 @@ __all__ = [
     "meta_train",
     "predict",
     "predict_with",
+    "pretrained_card",
+    "pretrained_names",
 ]
 _HOMES = (  # from the quickest to import on
     *("tasks", "prediction", "methods.base", "methods", "benchmarks.base", "benchmarks", "training"),
-    *("experiments", "estimators"),
+    *("experiments", "shipped", "estimators"),
 )
 
 

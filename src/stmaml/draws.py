@@ -1,9 +1,18 @@
-"""Random draws without replacement."""
+"""Random draws: standard normal ones, and numbers without replacement."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+
+@partial(jax.jit, static_argnums=1)  # noqa: TID251  a call that keeps its name, by which `exporting` finds it
+def standard_normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape"]:
+    """Independent draws of mean 0 and spread 1. All noise of an adaptation is drawn here, so that an exported one can
+    read it from an input instead."""
+    return jr.normal(key, shape)
 
 
 def distinct_set(total: Int[Array, ""], count: int, *, key: PRNGKeyArray) -> Int[Array, " count"]:

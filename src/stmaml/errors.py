@@ -2,11 +2,17 @@
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable
+
+LONG = re.compile(r"\S{1000,}")  # what a damaged file may hold: nobody reads it all, and it hides the sentence
 
 
 class StmamlError(Exception):
     """Anything a user can mend. The command line prints it without a traceback and exits with code 2."""
+
+    def __str__(self) -> str:
+        return LONG.sub(lambda word: f"{word[0][:60]}...", super().__str__())
 
 
 class SettingError(StmamlError, ValueError):

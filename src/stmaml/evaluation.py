@@ -170,7 +170,8 @@ def trace(
     if prediction.target == "real":
         bands = np.asarray(_quantiles(prediction, jnp.array([0.05, 0.5, 0.95])))
         arrays |= dict(zip(("low", "median", "high"), bands, strict=True))
-    return about | arrays
+    limit = {} if showcase.limit is None else showcase.limit()
+    return about | arrays | {f"limit_{name}": np.asarray(values) for name, values in limit.items()}
 
 
 def _trace_rules(learner: AbstractMetaLearner, showcase: Showcase, *, key: PRNGKeyArray) -> dict[str, np.ndarray]:

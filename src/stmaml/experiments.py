@@ -4,7 +4,6 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from stmaml.recipes import Experiment, InputScale, Modelling, build_learner, mea
 from stmaml.runs import Run, as_json, from_dict, held_runs, newest_common_checkpoint
 from stmaml.tasks import Scaling, TaskSpec
 from stmaml.training import Observer, Recorder, TrainConfig, initial_state, train_learners
+from stmaml.training.devices import ONE_DEVICE, Layout
 
 RUN_WORD = 0x72756E73  # "runs", folded into a run's key: small words are the places of a split, where tasks' keys are
 
@@ -190,12 +190,13 @@ def train_runs(
     *,
     observers: Sequence[Observer] = (),
     should_stop: Callable[[], bool] = lambda: False,
+    layout: Layout = ONE_DEVICE,
 ) -> list[AbstractMetaLearner]:
     """Trains the runs side by side, from their newest checkpoint if they have one, and saves as it goes. While it does,
-    the folders are locked: a second writer is refused."""
+    the folders are locked: a second writer is refused. What a run was trained on so far, it need not go on with."""
     with locked([run.folder for run in runs]) as locks:
         seen = (locks, Recorder(runs), *observers)  # the locks first: who has lost them writes no more
-        return _train_locked(runs, experiment, benchmark, seen, should_stop)
+        return _train_locked(runs, experiment, benchmark, seen, should_stop, layout)
 
 
 def _train_locked(
@@ -204,6 +205,7 @@ def _train_locked(
     benchmark: Benchmark,
     observers: Sequence[Observer],
     should_stop: Callable[[], bool],
+    layout: Layout,
 ) -> list[AbstractMetaLearner]:
     training, scaling = experiment.training, _scaling_of(runs[0], benchmark.own_scaling)
     keys = [_keys_of(run) for run in runs]
@@ -215,9 +217,8 @@ def _train_locked(
     if start is None or start[0] < training.steps:
         source, val = benchmark.train, benchmark.val_set(training.val_tasks)
         train_keys = [train_key for _, train_key in keys]
-        train_learners(
-            learners, source, val, training, keys=train_keys, observers=observers, start=start, should_stop=should_stop
-        )
+        how: Any = {"observers": observers, "start": start, "should_stop": should_stop, "layout": layout}
+        train_learners(learners, source, val, training, keys=train_keys, **how)
     trained = [run.load_learner(learner) for run, learner in zip(runs, learners, strict=True)]
     if benchmark.aftercare is not None:
         for run, learner in zip(runs, trained, strict=True):
@@ -289,13 +290,9 @@ def _shapes(run: Run, experiment: Experiment, spec: TaskSpec, scaling: Scaling |
         raise RunError(f"{run.config_path} describes a learner that cannot be ({why}). {RESTORE}") from error
 
 
-def load_pretrained(benchmark: str = "regression2d") -> AbstractMetaLearner:
-    """The ST-MAML that ships with the package for a benchmark, ready to adapt and predict."""
-    folder = Path(str(resources.files("stmaml").joinpath("pretrained"))) / benchmark
-    if not folder.is_dir():
-        known = ", ".join(sorted(path.name for path in folder.parent.iterdir() if path.is_dir()))
-        raise SettingError(f"no weights are shipped for '{benchmark}'; there are some for: {known}.")
-    return load_run(folder)[1]
+def fresh_shapes(run: Run, experiment: Experiment, spec: TaskSpec) -> AbstractMetaLearner:
+    """A learner of a run's settings for tasks like `spec`, with shapes in place of arrays."""
+    return _shapes(run, experiment, spec, _scaling_of(run, None))
 
 
 @dataclass(frozen=True)

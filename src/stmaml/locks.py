@@ -161,6 +161,12 @@ def check_unlocked(folder: Path) -> None:
         raise _refusal(folder, _holder(folder))
 
 
+def forget(folder: Path) -> None:
+    """Removes the lock of a folder whose owner is known to have ended. If it has not, it stops at its next line."""
+    with contextlib.suppress(OSError):
+        (folder / NAME).unlink()
+
+
 def _acquire(folder: Path, owner: Owner) -> None:
     content = json.dumps(asdict(owner)).encode()
     with writing(folder / NAME):

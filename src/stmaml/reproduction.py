@@ -11,10 +11,11 @@ from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget
 from stmaml.errors import RunError, SettingError
 from stmaml.experiments import EvaluateConfig, evaluate_run, save_scores, summarise_scores, tests_of, train_runs
 from stmaml.methods import METHODS
+from stmaml.methods.looks_up import LookUp
 from stmaml.provenance import provenance
 from stmaml.recipes import BEYOND, Experiment, presets, recipe
 from stmaml.runs import Run, as_json, held_runs
-from stmaml.training import Observer
+from stmaml.training import Diverged, Observer
 
 VAL_TASKS = 500  # validation tasks that choose a baseline's settings
 QUICK = BoostingConfig(
@@ -25,6 +26,7 @@ ABLATIONS = {
     "st-maml-without-tailoring": {"tailor": False},
     "st-maml-deterministic": {"stochastic": False},
 }
+LOOKING = "maml-attention"  # MAML whose inputs look the support up: what attention brings without a task variable
 SWEPT = ("st-maml", "st-maml-best")  # rows that are tested with several numbers of examples
 
 
@@ -129,6 +131,22 @@ class BaselineCell:
 Row = Cell | BaselineCell  # a row of the table: it knows how to fill itself in
 
 
+@dataclass(frozen=True)
+class Filling:
+    """A row to be filled in by another process."""
+
+    row: Row
+    budget: Budget
+
+    def __call__(self, folder: Path) -> str:
+        """Fills the row; says why it is to be left out of the table, if it is."""
+        try:
+            self.row.fill(folder, self.budget, self.row.settings.open())
+        except Diverged as error:
+            return str(error)
+        return ""
+
+
 def _other_settings(folder: Path) -> RunError:
     words = "holds a run with other settings than this table's. Choose another --out, or remove that folder."
     return RunError(f"{folder} {words}")
@@ -140,7 +158,7 @@ def cells(name: str, benchmark: Benchmark, budget: Budget, *, only: tuple[str, .
     plain = [Cell(m, recipe(name, m, presets(name, m)[0])) for m in METHODS if presets(name, m)]
     wanted = [(m, preset) for preset in BEYOND for m in METHODS if preset in presets(name, m)]
     large = [Cell(f"{m}-{preset}", recipe(name, m, preset)) for m, preset in wanted]
-    rows: list[Row] = [_within(cell, budget, changes) for cell in (*plain, *_ablated(name))]
+    rows: list[Row] = [_within(cell, budget, changes) for cell in (*plain, *_ablated(name), *_looking(name, benchmark))]
     rows += [_within(cell, budget, changes, own_pace=True) for cell in large]
     rows += _baselines(name, benchmark, budget)
     if unknown := sorted(set(only) - {row.name for row in rows}):
@@ -156,6 +174,14 @@ def _ablated(name: str) -> list[Cell]:
     main: Any = recipe(name, "st-maml", presets(name, "st-maml")[0])
     settings = {row: replace(main.method_settings, **off) for row, off in ABLATIONS.items()}
     return [Cell(row, replace(main, method_settings=changed)) for row, changed in settings.items()]
+
+
+def _looking(name: str, benchmark: Benchmark) -> list[Cell]:
+    """MAML with attention, where it is tried on the benchmark at all and inputs are no images."""
+    if not presets(name, "maml") or benchmark.train.spec.is_image:
+        return []
+    main = recipe(name, "maml", presets(name, "maml")[0])
+    return [Cell(LOOKING, replace(main, modelling=replace(main.modelling, lookup=LookUp("attention"))))]
 
 
 def _within(cell: Cell, budget: Budget, changes: dict[str, Any], *, own_pace: bool = False) -> Cell:

@@ -1,5 +1,6 @@
 """How files of a run are read and written: JSON objects, and trees of arrays, none of which is believed unchecked."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +14,11 @@ from jaxtyping import PyTree
 from stmaml.border.arrays import DAMAGE, pack_arrays, unpack_arrays
 from stmaml.border.files import read_file
 from stmaml.border.json_text import MOST_BYTES, parse_json
-from stmaml.border.writing import write_bytes
+from stmaml.border.writing import write_bytes, write_json
 from stmaml.errors import RunError
 from stmaml.legacy.settings import plain_names
 
+SEAL = "digest"
 MEND = "Restore it from a copy, or resume or train again."
 Tree = TypeVar("Tree", bound=PyTree)
 
@@ -72,10 +74,28 @@ def _check_numbers(path: Path, name: str, array: np.ndarray, *, infinite: bool) 
         raise RunError(f"{path} is damaged: {name} holds a value that is {bad}. {MEND}")
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz file, checked against their checksums and their digest."""
+def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
+    """A JSON object with a digest, so that one which somebody changed is not taken for whole."""
+    write_json(path, {**content, SEAL: _digest(content)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """A JSON object that `write_sealed` wrote."""
+    content = read_json(path)
+    if content.pop(SEAL, None) != _digest(content):
+        raise RunError(f"{path} is not as it was written: its digest is another. Restore it from a copy, or fit again.")
+    return content
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    plain = json.loads(json.dumps(content))  # keys are text, and tuples lists, as they will be read
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def read_npz(path: Path, *, sealed: bool = False) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file, checked against their checksums and their digest, which a `sealed` one must have."""
     try:
-        return unpack_arrays(path)
+        return unpack_arrays(path, sealed=sealed)
     except FileNotFoundError as error:
         raise RunError(f"{path} is missing. Restore it from a copy, or train or evaluate again.") from error
     except DAMAGE as error:

@@ -7,15 +7,16 @@ import signal
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from stmaml.errors import StmamlError
+from tests.fuzz.hostile import ATTACKS
+from tests.fuzz.kinds import Kind
 from tests.fuzz.mutations import Mutation
-from tests.fuzz.specimens import KINDS, Kind
+from tests.fuzz.specimens import KINDS
 
 SECONDS = 10
 MEMORY = 2 << 30
@@ -27,16 +28,48 @@ class TooSlow(BaseException):
     """A reader did not answer in time; no `except Exception` catches this."""
 
 
+@dataclass(frozen=True)
+class Case:
+    """How one file was answered."""
+
+    kind: str
+    name: str
+    """Of the seed and the number that make it again."""
+    end: str
+    how: str
+    """The mutation, or the name of the hostile file."""
+    why: str
+
+
 @dataclass
 class Found:
     """How the cases of a kind ended, and those that ended badly."""
 
     ends: Counter[str] = field(default_factory=Counter)
-    bad: list[dict[str, Any]] = field(default_factory=list)
+    bad: list[Case] = field(default_factory=list)
+
+    def add(self, case: Case) -> None:
+        """Counts a case."""
+        self.ends[case.end] += 1
+        if case.end not in GOOD:
+            self.bad.append(case)
 
 
-def fuzz(cases: int, *, seed: int = 0, only: tuple[str, ...] = (), cheap: bool = False) -> dict[str, Found]:
-    """So many cases, shared out among the kinds of file; the same seed gives the same cases."""
+Load = Callable[[Path], object]
+Tell = Callable[[Case], bool | None]
+
+
+def fuzz(
+    cases: int,
+    *,
+    seed: int = 0,
+    only: tuple[str, ...] = (),
+    cheap: bool = False,
+    share: tuple[int, int] = (0, 1),
+    told: Tell = lambda case: None,
+) -> dict[str, Found]:
+    """So many cases, shared out among the kinds of file; the same seed gives the same cases. Of several shares, the one
+    of this number does every so-manieth. `told` hears of each case, and ends it all by being true."""
     kinds = [kind for kind in KINDS if (not only or kind.name in only) and not (cheap and kind.dear)]
     found = {kind.name: Found() for kind in kinds}
     with tempfile.TemporaryDirectory() as root, _own_cache(Path(root)):
@@ -44,9 +77,35 @@ def fuzz(cases: int, *, seed: int = 0, only: tuple[str, ...] = (), cheap: bool =
         originals = {name: path.read_bytes() for name, path in made.items()}
         for kind in kinds:
             kind.load(made[kind.name])  # what was not spoilt must load
-        for number in range(cases):
+        for number in range(share[0], cases, share[1]):
             kind = kinds[number % len(kinds)]
-            _case(kind, made[kind.name], originals[kind.name], f"{seed}-{number}", found[kind.name], Path(root))
+            case = _case(kind, made[kind.name], originals[kind.name], f"{seed}-{number}", Path(root))
+            found[kind.name].add(case)
+            if told(case):
+                break
+    return found
+
+
+def attack(
+    cases: int,
+    *,
+    seed: int = 0,
+    only: tuple[str, ...] = (),
+    share: tuple[int, int] = (0, 1),
+    told: Tell = lambda case: None,
+) -> dict[str, Found]:
+    """So many hostile archives and pictures, each in a folder of its own; flags as for `fuzz`."""
+    attacks = [one for one in ATTACKS if not only or one.name in only]
+    found = {one.name: Found() for one in attacks}
+    for number in range(share[0], cases, share[1]):
+        one, name = attacks[number % len(attacks)], f"{seed}-{number}"
+        with tempfile.TemporaryDirectory() as root, _own_cache(Path(root)):
+            path = one.make(_folder(Path(root) / "kinds"), Random(f"{one.name}-{name}"))
+            end, why = _watched(one.load, path, Path(root))
+        case = Case(one.name, name, end, path.name, why)
+        found[one.name].add(case)
+        if told(case):
+            break
     return found
 
 
@@ -70,32 +129,36 @@ def _own_cache(root: Path) -> Iterator[None]:
             os.environ["STMAML_CACHE"] = before
 
 
-def _case(kind: Kind, path: Path, original: bytes, name: str, found: Found, root: Path) -> None:
+def _case(kind: Kind, path: Path, original: bytes, name: str, root: Path) -> Case:
     rng = Random(f"{kind.name}-{name}")
     mutation: Mutation = rng.choice(kind.mutations)
     spoilt = mutation(original, rng)
     path.write_bytes(spoilt)
-    before = _listing(root)
     try:
-        end, why = _outcome(kind, path)
-        if end in GOOD and _listing(root) != before:
-            end, why = "wrote elsewhere", str(sorted(_listing(root) ^ before)[:3])
+        end, why = _watched(kind.load, path, root)
     finally:
         path.write_bytes(original)
-    found.ends[end] += 1
-    if end not in GOOD:
-        found.bad.append({"case": name, "end": end, "mutation": mutation.__qualname__, "why": why})
+    return Case(kind.name, name, end, mutation.__qualname__, why)
+
+
+def _watched(load: Load, path: Path, root: Path) -> tuple[str, str]:
+    """How loading ends, unless it wrote beside its cache, which is worse."""
+    before = _listing(root)
+    end, why = _outcome(load, path)
+    if end in GOOD and _listing(root) != before:
+        return "wrote elsewhere", str(sorted(_listing(root) ^ before)[:3])
+    return end, why
 
 
 def _listing(root: Path) -> set[str]:
     return {str(path) for part in ("kinds", "here") for path in (root / part).rglob("*")}
 
 
-def _outcome(kind: Kind, path: Path) -> tuple[str, str]:
+def _outcome(load: Load, path: Path) -> tuple[str, str]:
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         with _limited():
-            kind.load(path)
+            load(path)
         end, why = "loaded", ""
     except StmamlError as error:
         end, why = ("refused", "") if _is_sentence(str(error)) else ("silent nonsense", f"no sentence: {error}")

@@ -223,6 +223,16 @@ def spoil_zip(content: bytes, rng: Random) -> bytes:
     return buffer.getvalue()
 
 
+def spoil_sheet(content: bytes, rng: Random) -> bytes:
+    """A workbook of which one part has spoilt bytes inside, packed again."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
+        spoilt = rng.choice(old.infolist()).filename
+        for info in old.infolist():
+            new.writestr(info.filename, spoil_bytes(old.read(info), rng) if info.filename == spoilt else old.read(info))
+    return buffer.getvalue()
+
+
 ODD_NAMES = ["../out.csv", "/tmp/out.csv", "a" * 300 + ".csv", "..\\out.csv", "./a.csv", "é.csv", "c.parquet"]
 KINDS = [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.GNUTYPE_SPARSE]
 

@@ -8,8 +8,8 @@ import json
 import math
 import tarfile
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,16 @@ from stmaml.tables.reading import read_table
 from stmaml.tables.schema import infer_schema
 from stmaml.training import TrainConfig, initial_state
 from tests.face_files import faces
+from tests.fuzz import pool_specimens
+from tests.fuzz.kinds import CELLS, JSON, NPZ, NPZ_ABOUT, Kind
 from tests.fuzz.mutations import (
-    Mutation,
     spoil_about,
     spoil_arrays,
     spoil_bytes,
     spoil_cells,
-    spoil_json,
     spoil_lines,
     spoil_packed,
+    spoil_sheet,
     spoil_tar,
     spoil_zip,
 )
@@ -71,19 +72,6 @@ REFERENCE = Reference(
 )
 CONDITIONS = Conditions("regression2d", {"shots": 10, "noise": 0.3}, 20)
 METRICS = {"mse": {"mean": 1.5, "ci95": 0.2}, "nll": {"mean": 0.5, "ci95": 0.1}}
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of file."""
-
-    name: str
-    make: Callable[[Path], Path]
-    """Writes a whole one, with all it needs beside it, into a folder, and gives its path."""
-    load: Callable[[Path], Any]
-    mutations: Sequence[Mutation] = (spoil_bytes,)
-    dear: bool = False
-    """Takes more than some hundredths of a second."""
 
 
 # Files of a run.
@@ -417,7 +405,6 @@ def _load_floor(path: Path) -> None:
     assert found is None or all(math.isfinite(one["mean"]) for one in found["metrics"].values())
 
 
-JSON, NPZ, CELLS = (spoil_bytes, spoil_json, spoil_json), (spoil_bytes, spoil_arrays), (spoil_bytes, spoil_cells)
 PICTURES = {"PNG": "png", "JPEG": "jpg", "GIF": "gif", "BMP": "bmp", "WEBP": "webp", "TIFF": "tif", "PPM": "ppm"}
 KINDS: tuple[Kind, ...] = (
     Kind("config.json", lambda f: _run(f).config_path, _load_config, JSON, dear=True),
@@ -437,7 +424,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("config.json (table)", lambda f: _table_run(f).config_path, _load_table, JSON, dear=True),
     Kind("calibration.json", lambda f: _table_run(f).folder / "calibration.json", _load_calibration, JSON),
     Kind("reference.npz", lambda f: _table_run(f).folder / "reference.npz", _load_reference, NPZ),
-    Kind("adapted group", _adapted, _load_adapted, (*NPZ, spoil_about, spoil_about), dear=True),
+    Kind("adapted group", _adapted, _load_adapted, NPZ_ABOUT, dear=True),
     Kind("limits.json", _floors, _load_floor, JSON),
     Kind("CSV", _write("a.csv", _csv), _load_rows, CELLS),
     Kind(
@@ -469,5 +456,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("partition", _faces("list_eval_partition.txt"), _load_faces, CELLS),
     Kind("people", _faces("identity_CelebA.txt"), _load_faces, CELLS),
     Kind("saved faces", _saved_faces, _load_saved_faces, NPZ),
+    Kind("Excel", _write("a.xlsx", _written("write_excel")), _load_rows, (spoil_bytes, spoil_zip, spoil_sheet)),
+    *pool_specimens.KINDS,
 )
 """Every kind of file."""

@@ -7,7 +7,7 @@ import jax.random as jr
 import numpy as np
 
 from stmaml.inner import InnerLoop
-from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml
+from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml, tnp
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import Examples, Task, TaskSpec
 from tests.changed import changed
@@ -27,6 +27,7 @@ SMALL = {
     "platipus": platipus.Config(hidden=(8, 8), inner=INNER),
     "protonet": protonet.Config(hidden=(8, 8)),
     "st-maml": changed(st_maml.Config(), hidden=(8, 8), encoder=(8, 8), z_size=4, h_size=3, inner=INNER),
+    "tnp": tnp.Config(width=8, layers=2, num_heads=2),
 }
 VARIANTS = {
     "st-maml-attention": changed(

@@ -505,14 +505,30 @@ def test_a_mixture_of_one_is_the_plain_log_likelihood(key):
     np.testing.assert_allclose(loss, metrics["fit"], rtol=1e-6)
 
 
+def test_the_elbo_beside_a_mixture_is_that_of_the_plain_method(key):
+    task = with_garbage(small_task(PREDICTED, key=jr.fold_in(key, 1)))
+    both, mixture, elbo = (
+        eqx.filter_jit(build(changed(QUICK, **changes), key, PREDICTED).loss)(task, key=own)
+        for changes, own in (
+            ({"prior_draws": 2, "elbo_weight": 0.3}, key),
+            ({"prior_draws": 2}, key),
+            ({}, jr.fold_in(key, 1)),
+        )
+    )
+    np.testing.assert_allclose(both[0], mixture[0] + 0.3 * elbo[0], rtol=1e-5)
+    np.testing.assert_allclose(both[1]["kl"], elbo[1]["kl"], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "spec", "message"),
     [
+        ({"elbo_weight": 0.1}, LEARNED, "--elbo-weight goes with --prior-draws"),
+        ({"prior_draws": 2, "elbo_weight": -1.0}, LEARNED, "--elbo-weight must be a number of at least 0; got -1"),
         ({"prior_draws": 0}, LEARNED, "--prior-draws must be at least 1; got 0"),
         ({"prior_draws": 2, "stochastic": False}, LEARNED, "--prior-draws needs a stochastic z"),
         ({"prior_draws": 2}, SPEC, "choose --noise-model fixed, learned, predicted, student, mixture"),
     ],
-    ids=["none", "deterministic", "residual"],
+    ids=["alone", "negative", "none", "deterministic", "residual"],
 )
 def test_a_mixture_that_cannot_be_is_refused(changes, spec, message, key):
     with pytest.raises(SettingError, match=message):

@@ -15,7 +15,7 @@ from stmaml.tasks import Examples, Scaling
 TABLE = "table"  # the name of a user's table among benchmarks
 VAL_SEED = 1
 TEST_SEED = 2
-ONLY_IN_TRAINING = {"min_shots": None, "pool": None}
+ONLY_IN_TRAINING = {"min_shots": None, "most_shots": None, "pool": None}
 """Settings that no test task depends on, and what they are in a test."""
 
 BudgetName = Literal["smoke", "cpu", "paper"]
@@ -121,6 +121,8 @@ class Showcase:
     axis: Float[Array, " n"]  # where on the figure's horizontal axis each input stands
     rules: tuple[str, ...] = ()
     """The rules the support leaves open, where it leaves several: `x` then holds a set of one size for each."""
+    limit: Callable[[], dict[str, Any]] | None = None
+    """What can be known of it at best, where that is drawn too: `curves` at `x`, and a band from `low` to `high`."""
 
 
 @dataclass(frozen=True)

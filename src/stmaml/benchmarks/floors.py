@@ -15,6 +15,7 @@ from stmaml.errors import RunError
 Floor = dict[str, Any]
 """Metrics (`mean`, `ci95`) under `metrics`, the number of tasks and draws, and the same by family."""
 BAYES_LIMIT = "Bayes limit"
+UNTOLD_LIMIT = "Bayes limit, noise not told"
 FIRST = ("input_range", "noise", "shots")  # settings that stand first in a limit's name, in this order
 
 
@@ -29,7 +30,8 @@ def find_floor(conditions: Conditions) -> Floor | None:
     """The limit under these conditions, if it was computed before."""
     shipped = json.loads(resources.files("stmaml.benchmarks").joinpath("floors.json").read_text())
     found = {**shipped, **_own()}.get(floor_key(conditions))
-    return None if found is None else {"name": BAYES_LIMIT, **found}
+    name = UNTOLD_LIMIT if "noise_range" in conditions.tasks else BAYES_LIMIT
+    return None if found is None else {"name": name, **found}
 
 
 def remember_floor(conditions: Conditions, floor: Floor) -> Path:

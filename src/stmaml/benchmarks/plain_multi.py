@@ -450,5 +450,5 @@ def _images(albums: ClassAlbums, split: Split, settings: Config, shelf: Shelf) -
 
 def device_bytes() -> int:
     """Memory of the device that arrays are put on."""
-    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if limit is None else int(limit)

@@ -1,6 +1,5 @@
 """2D regression: curves and surfaces of six function families (the paper's appendix; ARML's benchmark)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import equinox as eqx
@@ -9,8 +8,10 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Shelf, Showcase, check_shots
+from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Shelf, Showcase, Sweep, check_shots
+from stmaml.benchmarks.families2d import FAMILIES, draw_coefficients, draw_inputs, evaluate_family
 from stmaml.benchmarks.floors import find_floor
+from stmaml.benchmarks.posterior2d import posterior
 from stmaml.benchmarks.sources import Pool, freeze, shot_weights
 from stmaml.conditions import Conditions
 from stmaml.errors import SettingError, above, at_least
@@ -18,38 +19,15 @@ from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec, pad
 
 POOL_SEED = 10_000
 
-
-@dataclass(frozen=True)
-class Family:
-    """A function of x = (x1, x2) with uniform coefficients."""
-
-    name: str
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    function: Callable[[Array, Array, Array], Array]  # coefficients (k first), x1, x2 -> y
-    uses_x2: bool = False
-
-
-FAMILIES = (
-    Family("sinusoid", (0.1, 0.8, 0.0), (5.0, 1.2, 2 * jnp.pi), lambda c, x1, x2: c[0] * jnp.sin(c[1] * x1 + c[2])),
-    Family("line", (-3.0, -3.0), (3.0, 3.0), lambda c, x1, x2: c[0] * x1 + c[1]),
-    Family("quadratic", (-0.2, -2.0, -3.0), (0.2, 2.0, 3.0), lambda c, x1, x2: (c[0] * x1 + c[1]) * x1 + c[2]),
-    Family(
-        "cubic",
-        (-0.1, -0.2, -2.0, -3.0),
-        (0.1, 0.2, 2.0, 3.0),
-        lambda c, x1, x2: ((c[0] * x1 + c[1]) * x1 + c[2]) * x1 + c[3],
-    ),
-    Family("surface", (-1.0, -1.0), (1.0, 1.0), lambda c, x1, x2: c[0] * x1**2 + c[1] * x2**2, uses_x2=True),
-    Family("ripple", (-0.2, -3.0), (0.2, 3.0), lambda c, x1, x2: jnp.sin(-c[0] * (x1**2 + x2**2)) + c[1], uses_x2=True),
-)
-NUM_COEFFICIENTS = 4
 SHOWCASE_SEED = 50  # functions that are easy to tell apart by eye
 USUAL_CURVE = (10, 0.3)
 AMBIGUOUS_CURVES = ((2, 0.3), (5, 0.3), (10, 0.8), (10, 0.1))
 """Shots and noise of the appendix's figures: all families as in the paper's text, some seen through fewer or noisier
 examples."""
 AMBIGUOUS_FAMILIES = ("sinusoid", "cubic")
+LIMITED_SHOTS = (1, 2, 5, 10)
+LIMITED_FAMILY = "sinusoid"
+"""The function that is shown beside what can be known of it at best, and from how many examples."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +38,15 @@ class Config(BenchmarkConfig):
     """Range of the inputs: 0 5 in the paper's text, -5 5 in the authors' code and ARML's."""
     noise: float = 0.3
     """Standard deviation of the noise on all targets."""
+    noise_range: tuple[float, float] | None = None
+    """Draw each training task's noise from this range, evenly; always `noise` if not given. The Bayes limit is then
+    that of a predictor that is not told the noise either."""
     shots: int = 10
     """Labelled examples in a support set."""
     min_shots: int | None = None
     """Draw each training task's number of examples between this and `shots`; always `shots` if not given."""
+    most_shots: int | None = None
+    """Draw it up to this number instead of `shots`, which stays that of validation and test tasks."""
     query_size: int = 40
     """Examples in the query set of a training task."""
     test_query_size: int = 40
@@ -85,6 +68,7 @@ class Config(BenchmarkConfig):
         above(0, noise=self.noise)
         at_least(1, query_size=self.query_size, test_query_size=self.test_query_size)
         check_shots(self.shots, self.min_shots)
+        _check_ranges(self)
         if self.pool is not None and self.pool < 1:
             raise SettingError(f"--pool must be at least 1 task; got {self.pool}.")
 
@@ -98,6 +82,7 @@ class Config(BenchmarkConfig):
             train = Pool(jax.tree.map(jnp.asarray, stored), held_out.spec)
         conditions = {"input_range": self.input_range, "noise": self.noise, "shots": self.shots}
         conditions |= {"query": self.test_query_size, "balanced": self.balanced}
+        unknown = {} if self.noise_range is None else {"noise_range": self.noise_range}
         return Benchmark(
             settings=self,
             train=train,
@@ -106,7 +91,8 @@ class Config(BenchmarkConfig):
             families=tuple(family.name for family in FAMILIES),
             conditions=conditions,
             showcases=lambda: _showcases(self),
-            floor=lambda: find_floor(Conditions("regression2d", conditions)),
+            floor=lambda: find_floor(Conditions("regression2d", conditions | unknown)),
+            sweep=Sweep(LIMITED_SHOTS),
         )
 
 
@@ -115,6 +101,7 @@ class Curves(eqx.Module):
 
     settings: Config = eqx.field(static=True)
     random_shots: bool = eqx.field(static=True, default=False)
+    """Whether shots and noise differ between tasks, where the settings say so: in training alone."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -132,35 +119,32 @@ class Curves(eqx.Module):
         return TaskBatch(tasks, family, clean)
 
     def _task(self, family: Int[Array, ""], key: PRNGKeyArray) -> tuple[Task, Float[Array, "q 1"]]:
-        shots, total = self.settings.shots, self.settings.shots + self.settings.query_size
+        shots = self.settings.most_shots or self.settings.shots if self.random_shots else self.settings.shots
         coefficient_key, x_key, noise_key, shots_key = jr.split(key, 4)
+        noise = self._noise(key=jr.fold_in(key, 4))
         low, high = self.settings.input_range
-        x = draw_inputs(family, jr.uniform(x_key, (total, 2), minval=low, maxval=high))
+        x = draw_inputs(family, jr.uniform(x_key, (shots + self.settings.query_size, 2), minval=low, maxval=high))
         clean = evaluate_family(family, draw_coefficients(family, key=coefficient_key), x)[:, None]
-        y = clean + self.settings.noise * jr.normal(noise_key, clean.shape)
+        y = clean + noise * jr.normal(noise_key, clean.shape)
         fewest = self.settings.min_shots if self.random_shots else None
         support = Examples(x[:shots], y[:shots], shot_weights(shots, fewest, key=shots_key))
         return Task(support, Examples.of(x[shots:], y[shots:])), clean[shots:]
 
-
-def draw_coefficients(family: Int[Array, ""], *, key: PRNGKeyArray) -> Float[Array, " k"]:
-    """Coefficients of a family's function, padded with zeros to a common number."""
-    ends = ([f.low for f in FAMILIES], [f.high for f in FAMILIES])
-    low, high = (jnp.array([(*end, *[0.0] * (NUM_COEFFICIENTS - len(end))) for end in each]) for each in ends)
-    return low[family] + (high[family] - low[family]) * jr.uniform(key, (NUM_COEFFICIENTS,))
-
-
-def draw_inputs(family: Int[Array, ""], x: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
-    """The inputs as a family sees them: x2 is 1 where the function does not use it."""
-    uses_x2 = jnp.array([f.uses_x2 for f in FAMILIES])[family]
-    return x.at[:, 1].set(jnp.where(uses_x2, x[:, 1], 1.0))
+    def _noise(self, *, key: PRNGKeyArray) -> Float[Array, ""] | float:
+        settings = self.settings
+        if settings.noise_range is None or not self.random_shots:
+            return settings.noise
+        return jr.uniform(key, minval=settings.noise_range[0], maxval=settings.noise_range[1])
 
 
-def evaluate_family(
-    family: Int[Array, ""], coefficients: Float[Array, " k"], x: Float[Array, "n 2"]
-) -> Float[Array, " n"]:
-    """The family's function at x, without noise."""
-    return jnp.stack([f.function(coefficients, x[:, 0], x[:, 1]) for f in FAMILIES])[family]
+def _check_ranges(settings: Config) -> None:
+    """Refuses training tasks that cannot be drawn, or that would not have what the settings say."""
+    noise, most, shots = settings.noise_range, settings.most_shots, settings.shots
+    if noise is not None and not 0 < noise[0] < noise[1]:
+        raise SettingError(f"--noise-range needs two rising numbers above 0; got {noise[0]:g} and {noise[1]:g}.")
+    if most is not None and (settings.min_shots is None or most < shots):
+        got = f"{most}, with --shots {shots} and --min-shots {settings.min_shots}"
+        raise SettingError(f"--most-shots goes with --min-shots and is at least --shots; got {got}.")
 
 
 def _showcases(settings: Config) -> tuple[Showcase, ...]:
@@ -168,8 +152,10 @@ def _showcases(settings: Config) -> tuple[Showcase, ...]:
     wanted = [("curves", *USUAL_CURVE, family) for family in FAMILIES]
     ambiguous = [family for family in FAMILIES if family.name in AMBIGUOUS_FAMILIES]
     wanted += [("ambiguity", shots, noise, family) for shots, noise in AMBIGUOUS_CURVES for family in ambiguous]
+    limited = [family for family in FAMILIES if family.name == LIMITED_FAMILY]
+    wanted += [("limit", shots, USUAL_CURVE[1], family) for shots in LIMITED_SHOTS for family in limited]
     return tuple(
-        showcase(replace(settings, shots=shots, noise=noise, min_shots=None), FAMILIES.index(family), figure=figure)
+        showcase(settings.at_test("regression2d", shots=shots, noise=noise), FAMILIES.index(family), figure=figure)
         for figure, shots, noise, family in wanted
     )
 
@@ -188,12 +174,16 @@ def showcase(settings: Config, family: int, *, figure: str = "curves") -> Showca
     grid = jnp.stack([axis, jnp.full_like(axis, middle)], axis=1)
     x = draw_inputs(index, x).at[:, 1].set(middle)
     y = evaluate_family(index, coefficients, x) + settings.noise * jr.normal(noise_key, (64,))[: settings.shots]
+    support = pad(Examples.of(x, y[:, None]), max(settings.shots, USUAL_CURVE[0]))  # one shape, one trace
+    name = f"{FAMILIES[family].name}-shots{settings.shots}-noise{settings.noise:g}"
+    limited, noise = figure == "limit", settings.noise_range or settings.noise
     return Showcase(
-        name=f"{FAMILIES[family].name}-shots{settings.shots}-noise{settings.noise:g}",
+        name=f"limit-{name}" if limited else name,
         figure=figure,
         labels={"family": FAMILIES[family].name, "shots": settings.shots, "noise": settings.noise},
-        support=pad(Examples.of(x, y[:, None]), max(settings.shots, USUAL_CURVE[0])),  # one shape, one trace
+        support=support,
         x=grid,
         truth=evaluate_family(index, coefficients, grid)[:, None],
         axis=axis,
+        limit=(lambda: posterior(support, grid, noise=noise, key=coefficient_key)) if limited else None,
     )

@@ -140,7 +140,7 @@ def freeze(source: TaskSource, num_tasks: int, *, seed: int) -> TaskSet:
     hardware."""
     short = isinstance(source, DrawingSource)
     draw = source.draw if short else source.sample
-    with jax.default_device(jax.devices("cpu")[0]), jax.enable_x64(True):
+    with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.enable_x64(True):
         drawn = (eqx.filter_jit(draw) if isinstance(source, eqx.Module) else draw)(num_tasks, key=jr.key(seed))
         stored = jax.tree.map(_single, drawn) if short or isinstance(drawn, TaskBatch) else drawn
     frozen = TaskSet(stored, "", source.expand if short else _as_stored)

@@ -156,7 +156,7 @@ def fit_features(train: Days, inputs: Inputs, handling: Handling) -> Features:
     if inputs == "rich":
         total = train.day.shape[0]
         # On the CPU, whatever else there is: a GPU's logarithms differ in the last digit, and with them the test tasks.
-        with jax.default_device(jax.devices("cpu")[0]):
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
             rows = jnp.arange(0, total, max(1, total // STATISTICS_ROWS), dtype=jnp.int32)
             files = jnp.searchsorted(train.first, rows, side="right").astype(jnp.int32) - 1
             values, present = (np.asarray(a) for a in gauged(train.readings[rows], train.elevation[files]))

@@ -17,11 +17,12 @@ COMMANDS = {
     "predict": "predict new groups of that table from a few labelled rows",
     "effects": "how the groups of that table differ, and what its columns do",
     "update": "add labelled rows to what a fitted table knows",
+    "export": "write a learner as a graph that runs without JAX",
     "report": "tables and figures of one or more runs",
     "reproduce": "train and score every method of a table of the paper",
     "floor": "compute the Bayes limit of a synthetic benchmark",
 }
-COMPILING = ("train", "evaluate", "fit", "predict", "reproduce")
+COMPILING = ("train", "evaluate", "fit", "predict", "export", "reproduce")
 HELP = """usage: stmaml COMMAND ...
 
 Few-shot learning on heterogeneous, ambiguous tasks.

@@ -19,6 +19,7 @@ from stmaml.border.writing import NotWritten, check_writable
 from stmaml.cli.parsing import parse
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.showing import plain_console, without_nan
+from stmaml.cli.sweep import show_sweep, swept
 from stmaml.experiments import EvaluateConfig, evaluate_run, load_experiment
 from stmaml.metric_table import metric
 from stmaml.metrics import summarise
@@ -33,6 +34,8 @@ class Evaluate:
     run: tyro.conf.Positional[Path]
     """Folder of a run, or of several seeds."""
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
+    sweep: bool = False
+    """Score with each number of labelled examples that the benchmark names, in one table beside the best possible."""
     json: bool = False
     """Print one JSON object instead of tables."""
 
@@ -47,7 +50,14 @@ def main(arguments: list[str]) -> None:
 
         evaluate_pool(runs[0], flags.config, console, as_json=flags.json)
         return
-    benchmark = open_benchmark(flags.config.of(load_experiment(runs[0])), console)
+    experiment = load_experiment(runs[0])
+    benchmark = open_benchmark(flags.config.of(experiment), console)
+    if flags.sweep:
+        each = [(one, benchmark.vary(one.of(experiment))) for one in swept(flags.config, benchmark)]
+        with kept_or_not(runs, console) as runs, showing(console, "compiling"):
+            tested = [_over_seeds([evaluate_run(run, one, varied) for run in runs]) for one, varied in each]
+        show_sweep(tested, as_json=flags.json)
+        return
     with kept_or_not(runs, console) as runs, showing(console, "compiling"):
         if benchmark.labelled:  # a table, for which polars and scikit-learn are imported
             from stmaml.cli.results import show_result as show

@@ -30,6 +30,8 @@ class Floor:
     """Tasks to average over."""
     draws: int = 4_000_000
     """Draws from the prior for each family a task might be of. Fewer are quicker and a little pessimistic."""
+    seed: int = FLOOR_SEED
+    """Which tasks: 1 are those of `evaluate --validation`, 2 those of a test, as long as the numbers of tasks agree."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
 
@@ -39,10 +41,11 @@ def main(arguments: list[str]) -> None:
     flags = parse(Floor, arguments, "stmaml floor")
     at_least(1, tasks=flags.tasks, draws=flags.draws)
     benchmark = flags.task.open()
-    tasks = freeze(benchmark.test, flags.tasks, seed=FLOOR_SEED)
+    tasks = freeze(benchmark.test, flags.tasks, seed=flags.seed)
     console = plain_console(stderr=True)
     with console.status(f"weighing {flags.draws:,} draws a family for {flags.tasks} tasks"):
-        scores = bayes_scores(tasks.batch, noise=flags.task.noise, num_draws=flags.draws, key=jr.key(FLOOR_SEED))
+        noise = flags.task.noise if flags.task.noise_range is None else flags.task.noise_range
+        scores = bayes_scores(tasks.batch, noise=noise, num_draws=flags.draws, key=jr.key(FLOOR_SEED))
     values = {"mse": scores.mse, "mse_clean": scores.mse_clean, "nll": scores.nll}
     own = {name: np.asarray(tasks.batch.family) == i for i, name in enumerate(benchmark.families)}
     result = {
@@ -52,7 +55,8 @@ def main(arguments: list[str]) -> None:
         "metrics": {name: summarise(v) for name, v in values.items()},
         "families": {name: {m: summarise(v[rows]) for m, v in values.items()} for name, rows in own.items()},
     }
-    conditions = Conditions("regression2d", benchmark.conditions)
+    told = {"noise_range": flags.task.noise_range}  # nothing, where the noise is told
+    conditions = Conditions("regression2d", benchmark.conditions | told)
     path = remember_floor(conditions, result)
     if flags.json:
         print(json.dumps({floor_key(conditions): result}, indent=1))

@@ -12,16 +12,19 @@ from rich.console import Console
 from stmaml.benchmarks import BENCHMARKS
 from stmaml.benchmarks.base import Benchmark, Budget, BudgetName
 from stmaml.cli import check_name, fail
+from stmaml.cli.fleet import showing_fleet
 from stmaml.cli.parsing import benchmark_first, flags_of, option, parse
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.showing import plain_console
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.errors import at_least
 from stmaml.reports import PAGE, write_report
-from stmaml.reproduction import Row, cells, given
+from stmaml.reproduction import Filling, Row, cells, given
 from stmaml.training import Diverged, Interrupted
+from stmaml.workers import Job, map_jobs
 
 USAGE = """usage: stmaml reproduce BENCHMARK [--budget smoke|cpu|paper] [--rows NAME ...] [--out DIR] ...
+                        [--ray ADDRESS|local]
 
 Train and evaluate every method of a table of the paper, and write the table beside the paper's figures. Stops and goes
 on: finished rows are skipped, an unfinished one continues from its checkpoint.
@@ -48,10 +51,15 @@ def main(arguments: list[str]) -> None:
     changes = _named(flags.tasks, arguments)
     out = flags.out or Path("runs") / "-".join([name, flags.budget, *(_short(*change) for change in changes.items())])
     console = plain_console(stderr=True)
+    if flags.ray is not None:
+        jax.config.update("jax_platforms", "cpu")  # workers need the GPUs
     benchmark = open_benchmark(flags.tasks, console)  # files are read, or found missing, before anything is trained
     rows = cells(name, benchmark, budget, only=flags.rows, **changes)
     table = [row.trained_by(**given(steps=flags.steps, memory=flags.memory)) for row in rows]
-    filled = _fill(table, out, budget, benchmark, console)
+    if flags.ray is None:
+        filled = _fill(table, out, budget, benchmark, console)
+    else:
+        filled = _fill_on(flags.ray, table, out.resolve(), budget, console)
     if not filled:
         fail("every row diverged, so there is no table.", code=3)
     text, *pictures = write_report([out / row.name for row in filled], out / "report")
@@ -78,6 +86,25 @@ def _fill(table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, con
     return filled
 
 
+def _fill_on(cluster: str, table: list[Row], out: Path, budget: Budget, console: Console) -> list[Row]:
+    """Trains and scores the rows on a Ray cluster, and gives those that did not diverge or fail."""
+    jobs = [Job(row.name, out / row.name, Filling(row, budget)) for row in table]
+    left_out, failed = set(), []
+    with stop_requests(StopRequest("the same command")), showing_fleet(console, len(jobs)) as fleet:
+        for outcome in map_jobs(jobs, cluster, fleet):
+            fleet.ended(outcome)
+            if outcome.error:
+                failed.append(outcome.job.name)
+            elif outcome.result:
+                console.print(f"{outcome.job.name}: {outcome.result}; left out of the table")
+                left_out.add(outcome.job.name)
+            elif not outcome.job.folder.exists():
+                fail(f"{outcome.job.folder} is not there, though a worker filled it: --out must be on a shared disk.")
+    if failed:
+        fail(f"{', '.join(failed)} failed, as said above. Mend it and give the same command: what is done stays.")
+    return [row for row in table if row.name not in left_out]
+
+
 def _flags_for(benchmark: str) -> type:
     """A dataclass of the command's flags, with the benchmark's own settings among them."""
     settings: Any = BENCHMARKS[benchmark]
@@ -91,6 +118,7 @@ def _flags_for(benchmark: str) -> type:
         seeds=option(None, "Seeds of each row; as the budget says if not given.", int | None),
         samples=option(None, samples, int | None),
         memory=option(None, memory, str | None),
+        ray=option(None, "Fill rows side by side on a Ray cluster: its address, or local.", str | None),
         out=option(None, "Folder for runs and report; below runs/ if not given.", Path | None),
         tasks=(settings, dataclasses.field(default=settings())),
     )

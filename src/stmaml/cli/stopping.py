@@ -92,6 +92,13 @@ def _leave(code: int) -> "NoReturn":
     os._exit(code)
 
 
+def end(code: int, line: str = "") -> "NoReturn":
+    """Ends the process at once, with a last line; safe in any thread."""
+    if line:
+        _say(line)
+    _leave(code)
+
+
 def _request(stop: StopRequest, number: int) -> None:
     if stop.requested():
         _leave(128 + stop.signal)

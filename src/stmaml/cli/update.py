@@ -10,6 +10,7 @@ from stmaml.cli.folders import check_folder
 from stmaml.cli.parsing import parse
 from stmaml.cli.showing import plain_console
 from stmaml.errors import RunError
+from stmaml.locks import locked
 from stmaml.pool.store import PoolRun, is_pool
 from stmaml.runs import Run
 from stmaml.tables.parts import Reading
@@ -40,10 +41,11 @@ def main(arguments: list[str]) -> None:
     if not is_pool(run):
         raise RunError(f"{flags.run} is the run of a single method, which keeps no rows. Name them with --support.")
     store, notes = PoolRun(run), list[str]()
-    model = store.load()
-    frame = read_table([flags.rows], Reading(flags.delimiter, known=model.schema.names))
-    longer = model.with_rows(frame, notes)
-    store.save_known(longer.known)
+    with locked([flags.run]):  # of two updates at once, one would undo the other
+        model = store.load()
+        frame = read_table([flags.rows], Reading(flags.delimiter, known=model.schema.names))
+        longer = model.with_rows(frame, notes)
+        store.save_known(longer.known)
     added = longer.known.height - model.known.height
     console = plain_console(stderr=True)
     for note in notes:

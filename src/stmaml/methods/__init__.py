@@ -1,6 +1,6 @@
 """The methods, by the names the command line uses."""
 
-from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml
+from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml, tnp
 from stmaml.methods.base import MethodConfig
 
 METHODS: dict[str, type[MethodConfig]] = {
@@ -16,4 +16,5 @@ METHODS: dict[str, type[MethodConfig]] = {
     "platipus": platipus.Config,
     "protonet": protonet.Config,
     "st-maml": st_maml.Config,
+    "tnp": tnp.Config,
 }

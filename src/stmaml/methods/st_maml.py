@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stmaml.draws import standard_normal
 from stmaml.inner import bound
 from stmaml.likelihoods import AbstractLikelihood, likelihood_for
 from stmaml.methods import base
@@ -109,9 +110,17 @@ class STMAML(AbstractMetaLearner):
     """Numbers at the end of each input that it found in the support: the base learner's alone, phi leaves them out."""
 
     def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
+        """Minus the ELBO, or what the settings have in its place or beside it."""
+        if self.settings.prior_draws is None:
+            return self._elbo_loss(task, key=key)
+        loss, parts = self._mixture_loss(task, self.settings.prior_draws, key=key)
+        if not self.settings.elbo_weight:
+            return loss, parts
+        beside, elbo_parts = self._elbo_loss(task, key=jr.fold_in(key, 1))
+        return loss + self.settings.elbo_weight * beside, parts | {"kl": elbo_parts["kl"]}
+
+    def _elbo_loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
         """Minus the ELBO (eq. 15, LIB), with z from the posterior q(z | support, query)."""
-        if self.settings.prior_draws is not None:
-            return self._mixture_loss(task, self.settings.prior_draws, key=key)
         p_z = self.task_distribution(task.support)
         q_z = self.task_distribution(task.support + task.query) if self.settings.stochastic else p_z  # eq. 10 (postz)
         knowledge, q_z = self._fine_tune(q_z, task.support, key=key)
@@ -164,8 +173,8 @@ class STMAML(AbstractMetaLearner):
         """The standard normal noise of z: a row for each inner step and one for the prediction."""
         draws = self.settings.inner.inner_steps + 1
         if self.settings.codes.adapted == "redrawn-mean":
-            return jr.normal(key, (draws, *d_z.mu.shape))
-        return jnp.tile(jr.normal(key, d_z.mu.shape), (draws, 1))
+            return standard_normal(key, (draws, *d_z.mu.shape))
+        return jnp.tile(standard_normal(key, d_z.mu.shape), (draws, 1))
 
     def _start(self, d_z: DiagonalNormal, eps: Float[Array, " z"], support: Examples) -> tuple:
         if self.settings.codes.moves_mean:

@@ -64,6 +64,9 @@ class Settings(Variational, FineTuning):
     prior_draws: int | None = None
     """Beyond the paper: train on the mixture of this many predictors, with z from the prior as at test time, instead of
     on the ELBO. There is no KL then; needs a noise model other than residual."""
+    elbo_weight: float = 0.0
+    """Beyond the paper: weight of minus the ELBO beside the loss of `prior_draws`. It has each draw of z stand for one
+    function, where the mixture alone is content with draws that hedge."""
     proto_head: bool = False
     """Beyond the paper: on images, start the last layer from the class means of the support's features."""
     encoder: Encoding = field(default_factory=Encoding)
@@ -93,7 +96,11 @@ class Settings(Variational, FineTuning):
             raise SettingError(f"on images h joins the last layer, so --h-layer must be 0; got {self.h_layer}.")
 
     def _check_draws(self, spec: TaskSpec) -> None:
+        if not 0 <= self.elbo_weight < float("inf"):
+            raise SettingError(f"--elbo-weight must be a number of at least 0; got {self.elbo_weight:g}.")
         if self.prior_draws is None:
+            if self.elbo_weight:
+                raise SettingError("--elbo-weight goes with --prior-draws; without them the loss is the ELBO alone.")
             return
         at_least(1, prior_draws=self.prior_draws)
         if not self.stochastic:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from stmaml.draws import standard_normal
 from stmaml.errors import SettingError, at_least
 from stmaml.nets.attention import AttentionBlock
 from stmaml.nets.layers import MLP, Linear
@@ -56,7 +57,7 @@ class DiagonalNormal(eqx.Module):
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, " z"]:
         """mu + sigma * eps: a draw that gradients pass through."""
-        return self.mu + self.sigma * jr.normal(key, self.mu.shape)
+        return self.mu + self.sigma * standard_normal(key, self.mu.shape)
 
     def kl(self, other: "DiagonalNormal") -> Float[Array, " z"]:
         """KL(self || other) of each coordinate."""

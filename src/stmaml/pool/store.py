@@ -20,7 +20,8 @@ from stmaml.pool.rows import Factors
 from stmaml.pool.scoring import Scored, scored_arrays, scored_from
 from stmaml.pool.usual import Usual
 from stmaml.provenance import provenance
-from stmaml.runs import Run, as_json, from_dict, read_json, read_npz, write_bytes, write_json
+from stmaml.run_files import read_sealed, write_sealed
+from stmaml.runs import Run, as_json, from_dict, read_npz, write_bytes
 from stmaml.tables.benchmark import Config
 from stmaml.tables.schema import Schema
 
@@ -126,7 +127,7 @@ class PoolRun:
         path = self.folder / "held-out" / f"{name}.npz"
         if not path.exists() or not (self.folder / "members" / f"{name}.npz").exists():
             return None
-        arrays = read_npz(path)
+        arrays = read_npz(path, sealed=True)
         return [Forecast(*(arrays[f"{i}.{field}"] for field in FIELDS)) for i in range(count)]
 
     def shaken(self, name: str) -> Arrays:
@@ -143,7 +144,7 @@ class PoolRun:
 
     def arrays(self, name: str) -> Arrays:
         """The arrays of a member."""
-        return read_npz(self.folder / "members" / f"{name}.npz")
+        return read_npz(self.folder / "members" / f"{name}.npz", sealed=True)
 
     def save_known(self, frame: pl.DataFrame) -> None:
         """Keeps labelled rows."""
@@ -163,20 +164,20 @@ class PoolRun:
     def save(self, model: PoolModel, result: Mapping[str, Any]) -> None:
         """Keeps all but the members, `pool.json` last."""
         self.save_known(model.known)
-        write_json(self.result_path, result)
+        write_sealed(self.result_path, result)
         about = {
             "pooling": model.pooling.to_json(),
             "usual": dataclasses.asdict(model.usual),
             "factors": model.factors.levels,
         }
-        write_json(self.pool_path, about)
+        write_sealed(self.pool_path, about)
 
     def load(self) -> PoolModel:
         """The pool, ready to predict."""
         if not self.is_finished():
             raise RunError(f"{self.folder} is not finished. Go on with 'stmaml fit --resume {self.folder}'.")
         try:
-            return self._load(read_json(self.pool_path), self.table())
+            return self._load(read_sealed(self.pool_path), self.table())
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             why = str(error).partition("\n")[0][:200]
             raise RunError(f"{self.folder} does not hold a whole pool ({why}). Restore it, or fit again.") from error
@@ -191,7 +192,7 @@ class PoolRun:
 
     def result(self) -> dict[str, Any]:
         """What the scores said."""
-        return read_json(self.result_path)
+        return read_sealed(self.result_path)
 
     def save_effects(self, effects: GroupEffects) -> None:
         """Keeps how groups differ."""
@@ -205,7 +206,7 @@ class PoolRun:
             raise RunError("effects are for numbers, and this pool predicts classes. 'stmaml report' shows its scores.")
         if not self.effects_path.exists():
             raise RunError(f"{self.folder} was fitted before effects were kept. Fit again to have them.")
-        return GroupEffects.restore(read_npz(self.effects_path))
+        return GroupEffects.restore(read_npz(self.effects_path, sealed=True))
 
     def save_scored(self, scored: Sequence[Scored]) -> None:
         """Keeps the scores of each held-out group."""
@@ -215,7 +216,7 @@ class PoolRun:
         """The scores of each held-out group, by number of labelled rows."""
         if not self.scored_path.exists():
             raise RunError(f"{self.folder} has no scores of single groups. Fit again to have them.")
-        return scored_from(read_npz(self.scored_path))
+        return scored_from(read_npz(self.scored_path, sealed=True))
 
 
 def array_digest(arrays: Mapping[str, np.ndarray]) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from stmaml.benchmarks import completion
 from stmaml.inner import InnerLoop
-from stmaml.methods import maml, neural_processes, st_maml
+from stmaml.methods import maml, neural_processes, st_maml, tnp
 from stmaml.methods.base import MethodConfig
 from stmaml.methods.looks_up import LookUp
 from stmaml.methods.st_maml import Adapting, Encoding, Gating
@@ -79,6 +79,7 @@ RECIPES = (
     _completion("cnp", neural_processes.CNPConfig(), outer_lr=3e-3),
     _completion("np", neural_processes.NPConfig(kl_weight=1e-3), outer_lr=3e-3),
     _completion("anp", neural_processes.ANPConfig(kl_weight=1e-2)),
+    _completion("tnp", tnp.Config()),
     _completion("st-maml", _RELEASED, preset="released", warmup=0, query_size=None, standardise=False),
     _BEST,
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from stmaml.benchmarks import plain_multi
 from stmaml.inner import InnerLoop
-from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml
+from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml, tnp
 from stmaml.methods.base import MethodConfig
 from stmaml.nets.conv import Conv
 from stmaml.recipes.base import Experiment
@@ -46,6 +46,7 @@ RECIPES = (
     _plain_multi("arml", ARML),
     _plain_multi("cnp", neural_processes.CNPConfig(conv=CONV, pooled="class")),
     _plain_multi("protonet", protonet.Config(conv=CONV)),
+    _plain_multi("tnp", tnp.Config(conv=CONV)),
     # The last layer starts from class means, which also tell z what the task is.
     _plain_multi("st-maml", PROTOTYPES, preset="best", tasks=plain_multi.Config(mirror=True)),
 )

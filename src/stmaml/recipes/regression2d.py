@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from stmaml.benchmarks import regression2d
 from stmaml.inner import InnerLoop
-from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, st_maml
+from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, st_maml, tnp
 from stmaml.methods.base import MethodConfig
+from stmaml.methods.looks_up import LookUp
 from stmaml.methods.st_maml import Adapting, Encoding, Gating
 from stmaml.recipes.base import Experiment, Modelling
 from stmaml.training import TrainConfig
@@ -37,6 +38,7 @@ _PAPER = [
     _regression2d("cnp", neural_processes.CNPConfig()),
     _regression2d("np", neural_processes.NPConfig(kl_weight=0.01), query_size=10),
     _regression2d("anp", neural_processes.ANPConfig(kl_weight=0.1), outer_lr=1e-3),
+    _regression2d("tnp", tnp.Config(), outer_lr=1e-3),
 ]
 _RELEASED = Experiment(
     "regression2d",
@@ -55,26 +57,49 @@ _RELEASED = Experiment(
     ),
     training=TrainConfig(tasks_per_batch=36, schedule="constant"),
 )
-_DEMO = replace(
-    _PAPER[0],
-    preset="demo",
-    method_settings=replace(_STMAML, inner=_inner(1e-3, 5)),
-    training=TrainConfig(steps=20_000, outer_lr=3e-3),
+# Four minutes on two cores, from any number of examples up to ten: inputs look the support up, and the loss is that of
+# the mixture which is used in the end.
+_DEMO = Experiment(
+    "regression2d",
+    "st-maml",
+    "demo",
+    regression2d.Config(min_shots=1),
+    st_maml.Config(prior_draws=6, encoder=Encoding((64, 64), z_hidden=(64,)), inner=_inner(1e-3, 1)),
+    Modelling(
+        standardise=True, noise_model="predicted", lookup=LookUp("attention", 32, lookup_layers=2, lookup_heads=4)
+    ),
+    TrainConfig(
+        steps=5_000, tasks_per_batch=50, outer_lr=3e-3, optimizer="muon", warmup=100, val_metric="nll", val_samples=8
+    ),
+)
+# One learner for 1 to 20 examples and any noise from 0.1 to 0.8, which it has to infer.
+_ANY = regression2d.Config(min_shots=1, most_shots=20, noise_range=(0.1, 0.8))
+_OPEN = Modelling(standardise=True, noise_model="mixture")
+_LONG = TrainConfig(
+    steps=20_000,
+    tasks_per_batch=500,
+    outer_lr=4e-3,
+    optimizer="muon",
+    warmup=1_000,
+    val_metric="nll",
+    val_samples=8,
+    on_divergence="rollback",
 )
 _BEST = Experiment(
     "regression2d",
     "st-maml",
     "best",
-    regression2d.Config(min_shots=1),
+    _ANY,
     st_maml.Config(
-        hidden=(128, 128),
-        h_size=64,
-        prior_draws=4,
-        encoder=Encoding((128, 128), attention=2, z_hidden=(256, 256), z_size=64),
-        inner=_inner(1e-3, 5),
+        hidden=(64, 64),
+        h_size=32,
+        prior_draws=8,
+        encoder=Encoding((128, 128), attention=2, z_hidden=(128,), z_size=32),
+        inner=_inner(1e-3, 2),
     ),
-    modelling=Modelling(standardise=True, noise_model="predicted"),
-    training=TrainConfig(steps=12_000, tasks_per_batch=100, val_metric="nll", val_samples=8),
+    modelling=replace(_OPEN, lookup=LookUp("attention", 128, lookup_layers=5)),
+    training=_LONG,
 )
+_TNP_BEST = Experiment("regression2d", "tnp", "best", _ANY, tnp.Config(width=128, layers=7, num_heads=8), _OPEN, _LONG)
 
-RECIPES = (*_PAPER, _RELEASED, _DEMO, _BEST)
+RECIPES = (*_PAPER, _RELEASED, _DEMO, _BEST, _TNP_BEST)

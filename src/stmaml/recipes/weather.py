@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from stmaml.benchmarks import weather
 from stmaml.inner import InnerLoop
-from stmaml.methods import maml, meta_sgd, neural_processes, st_maml
+from stmaml.methods import maml, meta_sgd, neural_processes, st_maml, tnp
 from stmaml.methods.base import MethodConfig
 from stmaml.methods.looks_up import LookUp
 from stmaml.methods.st_maml import Adapting, Encoding, Gating
@@ -65,6 +65,8 @@ RECIPES = (
     _paper("maml", _MAML, outer_lr=1e-2),
     _paper("meta-sgd", meta_sgd.Config(hidden=_WIDTHS, inner=InnerLoop(inner_lr=1e-5, inner_steps=5)), outer_lr=1e-4),
     _paper("np", neural_processes.NPConfig(kl_weight=0.03)),
+    # The paper has no such row: inputs standardised, since layers of attention start from numbers of size 1.
+    replace(_paper("tnp", tnp.Config(), outer_lr=1e-3), modelling=_PREDICTED),
     _RELEASED,
     _tuned("st-maml", _LOOKING, steps=10_000, modelling=replace(_PREDICTED, lookup=_LOOKUP)),
     _tuned(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from stmaml.conditions import shortened, slugify
-from stmaml.reports import figures, images, rules, saved_charts, shots, task_charts, years
+from stmaml.reports import figures, images, limits, rules, saved_charts, shots, task_charts, years
 from stmaml.reports.charts import Drawing, Picture
 from stmaml.reports.content import Figure
 from stmaml.reports.sections import Section, collect_sweeps
@@ -36,6 +36,9 @@ FIGURES: dict[str, Kind] = {
         figures.ambiguity_figure,
         task_charts.ambiguity_chart,
         SINGLE,
+    ),
+    "limit": Kind(
+        "What a few examples leave open, as learnt and at best", limits.limit_figure, task_charts.limit_chart, SINGLE
     ),
     "years": Kind(
         "A year at a station of each band: labelled days, the truth and the prediction",

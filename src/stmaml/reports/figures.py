@@ -60,7 +60,7 @@ def curves_figure(traces: Sequence[Trace], title: str) -> bytes | None:
     figure = Figure(figsize=(9.5, 2.6 * rows + 0.7), layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
     for ax, trace in zip(axes.flat, traces, strict=False):
-        _draw_task(ax, trace.arrays)
+        draw_task(ax, trace.arrays)
         ax.set_title(trace.about["family"])
     for ax in list(axes.flat)[len(traces) :]:
         ax.set_visible(False)
@@ -79,7 +79,7 @@ def ambiguity_figure(traces: Sequence[Trace], title: str) -> bytes | None:
     figure = Figure(figsize=(11, 2.45 * len(families) + 0.7), layout="constrained")
     axes = figure.subplots(len(families), len(conditions), sharex=True, sharey="row", squeeze=False)
     for ax, place in zip(axes.flat, itertools.product(families, conditions), strict=True):
-        _draw_task(ax, grid[place].arrays)
+        draw_task(ax, grid[place].arrays)
     for ax, said in zip(axes[0], conditions, strict=True):
         ax.set_title(said)
     _finish_tasks(figure, axes, title, [f"{family}: y" for family in families])
@@ -92,7 +92,8 @@ def said_of_trace(trace: Trace) -> str:
     return ", ".join(f"{name} {value}" for name, value in trace.about.items() if name not in ("figure", "family"))
 
 
-def _draw_task(ax: Axes, arrays: Arrays) -> None:
+def draw_task(ax: Axes, arrays: Arrays) -> None:
+    """Band, sampled solutions, truth and support of one task."""
     axis, low, high = arrays["axis"], arrays["low"][:, 0], arrays["high"][:, 0]
     ax.fill_between(axis, low, high, color=GREY, alpha=0.18, linewidth=0, label="90 % predictive band")
     solutions = "sampled solutions" if len(arrays["curves"]) > 1 else "its one solution"

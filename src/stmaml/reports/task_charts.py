@@ -6,6 +6,7 @@ import numpy as np
 
 from stmaml.reports.charts import Axis, Chart, Dots, Line, Mark, Panels
 from stmaml.reports.figures import Arrays, said_of_trace
+from stmaml.reports.limits import at_best, bounds
 from stmaml.reports.years import MONTH_STARTS, MONTHS, support_days, with_gaps
 from stmaml.runs import Trace
 
@@ -29,6 +30,22 @@ def ambiguity_chart(traces: Sequence[Trace], title: str) -> Panels | None:
     if not named:
         return None
     return Panels(title, tuple(Chart(name, _task_marks(arrays), Axis("x₁"), Axis()) for name, arrays in named))
+
+
+def limit_chart(traces: Sequence[Trace], title: str) -> Panels | None:
+    """One function seen through more and more examples: what is learnt of them, and what can be known at best."""
+    traces = [trace for trace in traces if {"low", "limit_low"} <= set(trace.arrays)]
+    if not traces:
+        return None
+    low, high = bounds([trace.arrays for trace in traces])
+    y = Axis(low=low, high=high)
+    charts = []
+    for trace in sorted(traces, key=lambda trace: trace.about["shots"]):
+        shots = trace.about["shots"]
+        words = f"{shots} example{'s' * (shots != 1)}"
+        charts.append(Chart(f"{words}: learnt", _task_marks(trace.arrays), Axis("x₁"), y))
+        charts.append(Chart(f"{words}: at best (Bayes)", _task_marks(at_best(trace.arrays)), Axis("x₁"), y))
+    return Panels(title, tuple(charts))
 
 
 def _task_marks(arrays: Arrays) -> tuple[Mark, ...]:

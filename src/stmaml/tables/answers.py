@@ -80,13 +80,25 @@ def answer_groups(
     """What is predicted for each row of each group, recalibrated."""
 
     def one(predictors: AbstractPredictor, x: Array, recalibration: Recalibration) -> dict[str, Array]:
-        prediction = predict_with(predictors, x)
-        finished = recalibration(prediction)
-        if prediction.target == "class":
-            return _class_answer(prediction, finished, keep_functions)
-        return _real_answer(finished, levels, keep_functions)
+        return answer_group(predictors, x, recalibration, levels, keep_functions=keep_functions)
 
     return eqx.filter_vmap(one)(predictors, x, recalibration)
+
+
+def answer_group(
+    predictors: AbstractPredictor,
+    x: Float[Array, "q dx"],
+    recalibration: Recalibration,
+    levels: Float[Array, " l"],
+    *,
+    keep_functions: bool = False,
+) -> dict[str, Float[Array, "..."]]:
+    """What is predicted for each row of one group, recalibrated."""
+    prediction = predict_with(predictors, x)
+    finished = recalibration(prediction)
+    if prediction.target == "class":
+        return _class_answer(prediction, finished, keep_functions)
+    return _real_answer(finished, levels, keep_functions)
 
 
 def _real_answer(

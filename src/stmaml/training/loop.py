@@ -12,15 +12,23 @@ import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from stmaml.benchmarks.sources import TaskSet, TaskSource, check_batch
-from stmaml.errors import SettingError, SourceError
-from stmaml.evaluation import scored
+from stmaml.errors import SourceError
 from stmaml.limits import DRAWN_BYTES
 from stmaml.methods.base import AbstractMetaLearner
-from stmaml.metric_table import judged, metric
 from stmaml.progress import remark, tell
 from stmaml.tasks import TaskBatch
 from stmaml.training.config import TrainConfig
-from stmaml.training.memory import budget_for, bytes_needed, choose, largest_divisor, recomputing, usual_chunk
+from stmaml.training.devices import ONE_DEVICE, Layout
+from stmaml.training.hosts import least
+from stmaml.training.memory import (
+    budget_for,
+    bytes_needed,
+    choose,
+    explained,
+    largest_divisor,
+    recomputing,
+    usual_chunk,
+)
 from stmaml.training.observers import Observer
 from stmaml.training.state import State, bundle, initial_state, typed, unbundle
 from stmaml.training.steps import run_many, run_steps, step_key
@@ -59,11 +67,13 @@ def train_learners(
     start: tuple[int, States] | None = None,
     best: Learners | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    layout: Layout = ONE_DEVICE,
 ) -> Learners:
     """The learners with the best validation scores. Several are trained side by side as one compiled program. Training
     goes on from the step and the states in `start`, which remember the best scores but not who had them: hand these
-    learners over as `best`, or, where no score improves, those in `start` come back."""
-    loop = _Loop(source, val, config, keys, observers, [typed(learner) for learner in learners])
+    learners over as `best`, or, where no score improves, those in `start` come back. The devices of `layout` share the
+    work, if there are several."""
+    loop = _Loop(source, val, config, keys, observers, [typed(learner) for learner in learners], layout)
     step, states = start or (0, [initial_state(learner, config) for learner in learners])
     return loop.run(step, states, best or [state.learner for state in states], should_stop)
 
@@ -76,6 +86,9 @@ class _Loop:
     keys: list[PRNGKeyArray]
     observers: Sequence[Observer]
     untrained: Learners
+    layout: Layout = ONE_DEVICE
+    spread: Any = None
+    """The source on all devices, where it draws there."""
     task_bytes: int = 0
     """Size of one task, once a batch has been seen."""
     validated: str = ""
@@ -89,26 +102,18 @@ class _Loop:
         batch = self.source.sample(min(self.config.tasks_per_batch, 64), key=self.keys[0])
         check_batch(batch, self.source.spec)
         self.task_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(batch)) // batch.family.shape[0]
+        self.spread = self.layout.everywhere(self.source) if isinstance(self.source, eqx.Module) else None
         if step < self.config.steps:
-            self._check_metric(given[0])
+            self._validation.check(given[0], self.source.spec)
             states = self._plan(step, states)
         best = self._run(step, states, list(best), should_stop)
         return [_with_arrays_of(new, old) for new, old in zip(best, given, strict=True)]
 
-    def _check_metric(self, learner: AbstractMetaLearner) -> None:
-        """Refuses a score that cannot choose a learner before training instead of at the first validation."""
-        wanted = self.config.val_metric
-        if self.source.spec.target in metric(wanted).always:
-            return  # tracing the network, to see what is scored, takes a second
-        names = scored(learner, self.val)
-        if wanted not in judged(names):
-            why = "is neither good nor bad by itself" if wanted in names else "is not scored on these tasks"
-            raise SettingError(f"--val-metric {wanted} {why}; choose one of {', '.join(judged(names))}.")
-
     def _plan(self, step: int, states: States) -> States:
         """Settles how a step is computed, within memory; gives the states with learners that compute it so."""
         config, image = self.config, self.source.spec.is_image
-        most = config.task_chunk or usual_chunk(config.tasks_per_batch, self.source.spec)
+        tasks = self.layout.tasks_each(config.tasks_per_batch)
+        most = largest_divisor(tasks, config.task_chunk or usual_chunk(tasks, self.source.spec))
         self.config = replace(config, task_chunk=most)
         if config.memory is None and not image:
             return states
@@ -118,9 +123,9 @@ class _Loop:
 
         def measure(chunk: int, recompute: bool) -> int:
             run, arguments = self._program(frugal if recompute else states, source, step, count)
-            return bytes_needed(run, (*arguments, replace(config, task_chunk=chunk)))
+            return bytes_needed(run, (*arguments, replace(config, task_chunk=chunk), self.layout))
 
-        tasks, budget = config.tasks_per_batch, budget_for(config.memory or "auto")
+        budget = least(budget_for(config.memory or "auto"))  # all processes make one plan
         can_recompute = frugal[0] is not states[0]
         plan = choose(measure, tasks=tasks, most_at_once=most, budget=budget, can_recompute=can_recompute)
         remark(plan.sentence)
@@ -177,9 +182,10 @@ class _Loop:
     def _call(self, states: States, step: int, count: int) -> tuple[States, dict[str, np.ndarray]]:
         run, arguments = self._program(states, self._source_of(step, count), step, count)
         try:
-            after, (losses, logs, finite) = jax.block_until_ready(run(*arguments, self.config))
+            after, (losses, logs, finite) = jax.block_until_ready(run(*arguments, self.config, self.layout))
         except jax.errors.JaxRuntimeError as error:
-            raise _explained(error, self.config) from error
+            raise explained(error, self.config.task_chunk) from error
+        after = self.layout.here(after)
         logs = {name: np.asarray(values).reshape(-1, count) for name, values in {"loss": losses, **logs}.items()}
         _check_finite(logs["loss"], np.asarray(finite).reshape(-1), step)
         return [after] if len(states) == 1 else unbundle(after, len(states)), logs
@@ -188,11 +194,15 @@ class _Loop:
         """The compiled function that takes these steps, and its arguments but for the settings."""
         steps = step + jnp.arange(count)
         if len(states) == 1:
-            return run_steps, (states[0], source, self.keys[0], steps)
-        return run_many, (bundle(states), source, jnp.stack(self.keys), steps)
+            run, (state, key) = run_steps, (states[0], self.keys[0])
+        else:
+            run, (state, key) = run_many, (bundle(states), jnp.stack(self.keys))
+        state, key, steps = self.layout.everywhere((state, key, steps))
+        return run, (state, source, key, steps)
 
     def _source_of(self, step: int, count: int) -> Any:
-        return self.source if isinstance(self.source, eqx.Module) else self._draw(step, count)
+        """What a compiled call takes its tasks from, on the devices that share them."""
+        return self.layout.parted(self._draw(step, count), axis=1) if self.spread is None else self.spread
 
     def _steps_at_once(self, count: int) -> int:
         """Steps in one compiled call: all, unless their batches come from the host and would fill much memory."""
@@ -271,14 +281,6 @@ def _recomputing(state: State) -> State:
 
 def _with_arrays_of(new: AbstractMetaLearner, old: AbstractMetaLearner) -> AbstractMetaLearner:
     return jax.tree.unflatten(jax.tree.structure(old), jax.tree.leaves(new))
-
-
-def _explained(error: Exception, config: TrainConfig) -> Exception:
-    if "RESOURCE_EXHAUSTED" not in str(error):
-        return error
-    what = f"the device ran out of memory with {config.task_chunk or config.tasks_per_batch} tasks at once"
-    cure = "a smaller --task-chunk, --remat, or --order first (an approximation)"
-    return SettingError(f"{what}. Try --memory auto or a size below what is free, {cure}.")
 
 
 def _passes(step: int, count: int, every: int) -> bool:

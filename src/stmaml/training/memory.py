@@ -71,7 +71,7 @@ def budget_for(wanted: str) -> int | None:
 
 def free_bytes() -> int | None:
     """Memory that the device has left; none where that cannot be told."""
-    stats = jax.devices()[0].memory_stats()
+    stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
     return _free_host_bytes() if jax.default_backend() == "cpu" else None
@@ -120,6 +120,15 @@ def _advice(needed: int, budget: int, *, recomputed: bool) -> str:
     cure = "--order first (an approximation), " if recomputed else ""
     smaller = "fewer query examples, a smaller network or smaller inputs, fewer seeds at once, or give more --memory"
     return f"a step needs about {size_text(needed)} even {how}, and may take {size_text(budget)}. Try {cure}{smaller}."
+
+
+def explained(error: Exception, at_once: int | None) -> Exception:
+    """What to do where a device has run out of memory; any other error as it is."""
+    if "RESOURCE_EXHAUSTED" not in str(error):
+        return error
+    what = f"the device ran out of memory with {at_once} tasks at once"
+    cure = "a smaller --task-chunk, --remat, or --order first (an approximation)"
+    return SettingError(f"{what}. Try --memory auto or a size below what is free, {cure}.")
 
 
 def largest_divisor(number: int, limit: int) -> int:

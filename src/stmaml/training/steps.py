@@ -1,6 +1,7 @@
 """The steps of training as one compiled program, with tasks sampled inside it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +14,7 @@ from stmaml.limits import AHEAD_BYTES
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import Scalar, Task, TaskBatch
 from stmaml.training.config import TrainConfig
+from stmaml.training.devices import ONE_DEVICE, Layout
 from stmaml.training.state import State
 
 
@@ -23,22 +25,28 @@ def step_key(key: PRNGKeyArray, step: Any) -> PRNGKeyArray:
 
 @eqx.filter_jit
 def run_steps(
-    state: State, source: Any, key: PRNGKeyArray, steps: Int[Array, " n"], config: TrainConfig
+    state: State,
+    source: Any,
+    key: PRNGKeyArray,
+    steps: Int[Array, " n"],
+    config: TrainConfig,
+    layout: Layout = ONE_DEVICE,
 ) -> tuple[State, tuple[Float[Array, " n"], dict[str, Float[Array, " n"]], Bool[Array, ""]]]:
-    """Every step of `steps` in turn. `source` is sampled inside, or holds one ready batch a step."""
+    """Every step of `steps` in turn. `source` is sampled inside, or holds one ready batch a step; the devices of
+    `layout` share the tasks."""
     data_keys, loss_keys = jax.vmap(lambda index: jr.split(step_key(key, index)), out_axes=1)(steps)
 
     def step(state: State, inputs: tuple[PRNGKeyArray, PRNGKeyArray, TaskBatch | None]):
         data_key, loss_key, batch = inputs
         if batch is None:
-            batch = source.sample(config.tasks_per_batch, key=data_key)
-        return meta_step(state, batch, config, key=loss_key)
+            batch = layout.drawn(source.sample(config.tasks_per_batch, key=data_key), axis=0)
+        return meta_step(state, batch, config, key=loss_key, layout=layout)
 
-    batches = source if isinstance(source, TaskBatch) else _sample_ahead(source, data_keys, config)
-    state, (losses, logs) = jax.lax.scan(step, state, (data_keys, loss_keys, batches))
+    ahead = source if isinstance(source, TaskBatch) else _sample_ahead(source, data_keys, config)
+    state, (losses, logs) = jax.lax.scan(step, state, (data_keys, loss_keys, layout.drawn(ahead, axis=1)))
     leaves = jax.tree.leaves(eqx.filter(state.learner, eqx.is_inexact_array))
     finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
-    return state, (losses, logs, finite)
+    return layout.whole((state, (losses, logs, finite)))
 
 
 def _sample_ahead(source: Any, keys: Key[Array, " n"], config: TrainConfig) -> TaskBatch | None:
@@ -49,13 +57,25 @@ def _sample_ahead(source: Any, keys: Key[Array, " n"], config: TrainConfig) -> T
 
 
 @eqx.filter_jit
-def run_many(bundle: State, source: Any, keys: Key[Array, " l"], steps: Int[Array, " n"], config: TrainConfig):
-    """`run_steps` for learners side by side."""
-    return eqx.filter_vmap(lambda state, key: run_steps(state, source, key, steps, config))(bundle, keys)
+def run_many(
+    bundle: State,
+    source: Any,
+    keys: Key[Array, " l"],
+    steps: Int[Array, " n"],
+    config: TrainConfig,
+    layout: Layout = ONE_DEVICE,
+):
+    """`run_steps` for learners side by side; the devices of `layout` share the learners or the tasks."""
+
+    def run(source: Any, bundle: State, keys: Key[Array, " k"]):
+        own = layout.of_one_learner
+        return eqx.filter_vmap(lambda state, key: run_steps(state, source, key, steps, config, own))(bundle, keys)
+
+    return layout.each(run, source, bundle, keys)
 
 
 def meta_step(
-    state: State, batch: TaskBatch, config: TrainConfig, *, key: PRNGKeyArray
+    state: State, batch: TaskBatch, config: TrainConfig, *, key: PRNGKeyArray, layout: Layout = ONE_DEVICE
 ) -> tuple[State, tuple[Scalar, dict[str, Scalar]]]:
     """One step of the optimizer on the mean loss of a batch of tasks (Algorithm 1, line 12)."""
 
@@ -65,7 +85,8 @@ def meta_step(
         return losses.mean(), {name: values.mean() for name, values in metrics.items()}
 
     keys = jr.split(key, batch.family.shape[0])
-    (loss, metrics), grads = _in_turns(mean_loss, state.learner, batch.tasks, keys, config.task_chunk)
+    mean_of = partial(_in_turns, mean_loss, config.task_chunk)
+    (loss, metrics), grads = layout.mean(mean_of, state.learner, batch.tasks, keys)
     params = eqx.filter(state.learner, eqx.is_inexact_array)
     updates, opt_state = config.optimizer_of().update(grads, state.opt_state, params)
     learner = eqx.apply_updates(state.learner, jax.tree.map(lambda update: state.rate * update, updates))
@@ -73,7 +94,7 @@ def meta_step(
 
 
 def _in_turns(
-    mean_of: Callable[..., Any], learner: AbstractMetaLearner, tasks: Task, keys: Key[Array, " m"], chunk: int | None
+    mean_of: Callable[..., Any], chunk: int | None, learner: AbstractMetaLearner, tasks: Task, keys: Key[Array, " m"]
 ) -> Any:
     """The mean that `mean_of` takes over tasks, computed `chunk` of them at a time."""
     count = keys.shape[0]

@@ -7,10 +7,12 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from stmaml.benchmarks.sources import TaskSet
-from stmaml.evaluation import Scores, evaluate
+from stmaml.errors import SettingError
+from stmaml.evaluation import Scores, evaluate, scored
 from stmaml.methods.base import AbstractMetaLearner
-from stmaml.metric_table import metric
+from stmaml.metric_table import judged, metric
 from stmaml.progress import remark
+from stmaml.tasks import TaskSpec
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,15 @@ class Validation:
     tasks: TaskSet
     metric: str
     num_samples: int
+
+    def check(self, learner: AbstractMetaLearner, spec: TaskSpec) -> None:
+        """Refuses a score that cannot choose a learner before training instead of at the first validation."""
+        if spec.target in metric(self.metric).always:
+            return  # tracing the network, to see what is scored, takes a second
+        names = scored(learner, self.tasks)
+        if self.metric not in judged(names):
+            why = "is neither good nor bad by itself" if self.metric in names else "is not scored on these tasks"
+            raise SettingError(f"--val-metric {self.metric} {why}; choose one of {', '.join(judged(names))}.")
 
     def scores(self, learner: AbstractMetaLearner, *, key: PRNGKeyArray) -> dict[str, float]:
         """Means over the tasks; a remark is made of tasks that have no finite score."""

@@ -1,0 +1,106 @@
+"""Learners that ship with the package, each with a card: what it was trained on, how well it does, and its limits.
+
+A folder of `pretrained/` is a run without its log: settings, weights, `card.md`, and `shipped.json`, which says what
+its tasks look like, so that no benchmark's files are needed, and what the weights' digest is."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stmaml.border.arrays import pack_arrays
+from stmaml.border.files import read_file
+from stmaml.errors import RunError, SettingError
+from stmaml.experiments import fresh_shapes, load_experiment
+from stmaml.methods.base import AbstractMetaLearner
+from stmaml.runs import Run, as_json, from_dict, read_arrays, read_json, write_bytes, write_json
+from stmaml.tasks import TaskSpec
+
+ABOUT, CARD = "shipped.json", "card.md"
+MOST_BYTES = 64 << 20
+REINSTALL = "Install stmaml again."
+
+
+def pretrained_folder() -> Path:
+    """Where shipped learners lie."""
+    return Path(str(resources.files("stmaml").joinpath("pretrained")))
+
+
+def pretrained_names() -> tuple[str, ...]:
+    """The learners that ship with the package."""
+    return tuple(sorted(path.parent.name for path in pretrained_folder().glob(f"*/{ABOUT}")))
+
+
+def pretrained_card(name: str) -> str:
+    """What a shipped learner was trained on, how well it does and where it ends, in Markdown."""
+    return (_folder(name) / CARD).read_text()
+
+
+def load_pretrained(name: str = "regression2d") -> AbstractMetaLearner:
+    """A learner that ships with the package, ready to adapt and predict; `pretrained_names` says which there are."""
+    return load_shipped(_folder(name))
+
+
+def load_shipped(folder: Path) -> AbstractMetaLearner:
+    """The learner of a folder that `ship` wrote, whose weights must be those it was written with."""
+    run, about = Run(folder), read_json(folder / ABOUT)
+    if digest_of(run.learner_path) != about.get("sha256"):
+        raise RunError(f"{run.learner_path} is not the file that was shipped: its digest differs. {REINSTALL}")
+    spec = from_dict(TaskSpec, about["spec"], "spec.")
+    return _filled(fresh_shapes(run, load_experiment(run), spec), read_arrays(run.learner_path))
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(read_file(path, MOST_BYTES)).hexdigest()
+
+
+def ship(run: Run, spec: TaskSpec, folder: Path, *, card: str, half: bool) -> None:
+    """Writes a run's settings and weights, the latter in float16 if `half`, with a card and a digest."""
+    write_json(folder / "config.json", _without_paths(read_json(run.config_path)))
+    arrays = read_arrays(run.learner_path)
+    write_bytes(folder / "learner.npz", pack_arrays({n: narrowed(a) if half else a for n, a in arrays.items()}))
+    write_bytes(folder / CARD, card.encode())
+    write_json(folder / ABOUT, {"spec": as_json(spec), "sha256": digest_of(folder / "learner.npz")})
+
+
+def _without_paths(config: dict[str, Any]) -> dict[str, Any]:
+    """Settings that do not say where files lay on the machine that trained."""
+    settings = config["benchmark"]["settings"]
+    kept = {name: None if name == "data" else value for name, value in settings.items()}
+    command = re.sub(r"(--(?:data|run|resume))[ =](?:'[^']*'|\S+)", r"\1 ...", config.get("command", ""))
+    return {**config, "command": command, "benchmark": {**config["benchmark"], "settings": kept}}
+
+
+def narrowed(array: np.ndarray) -> np.ndarray:
+    """Numbers in half precision, where that holds them all; others as they are."""
+    if array.dtype != np.float32:
+        return array
+    with np.errstate(over="ignore"):
+        half = array.astype(np.float16)
+    return half if np.isfinite(half).all() else array
+
+
+def _folder(name: str) -> Path:
+    if name not in pretrained_names():
+        known = ", ".join(pretrained_names())
+        raise SettingError(f"no weights are shipped for '{name}'; there are some for: {known}.")
+    return pretrained_folder() / name
+
+
+def _filled(like: AbstractMetaLearner, arrays: Mapping[str, np.ndarray]) -> AbstractMetaLearner:
+    """A learner with these weights, widened to the numbers it computes in."""
+    shapes, rest = eqx.partition(like, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    leaves = jax.tree_util.tree_leaves_with_path(shapes)
+    named: dict[str, Any] = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+    if {name: leaf.shape for name, leaf in named.items()} != {name: array.shape for name, array in arrays.items()}:
+        raise RunError(f"the weights do not fit the settings beside them. {REINSTALL}")
+    wide = [jnp.asarray(arrays[name], dtype=leaf.dtype) for name, leaf in named.items()]
+    return eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), wide), rest)

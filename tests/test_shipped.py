@@ -1,0 +1,91 @@
+"""Learners that ship with the package: names, cards, digests, and the script that makes them."""
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import stmaml
+from stmaml.errors import RunError
+from stmaml.runs import Run
+from stmaml.shipped import load_shipped, narrowed, pretrained_folder, ship
+from stmaml.tasks import TaskSpec
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_shipped_learner_has_a_card_and_loads():
+    assert "regression2d" in stmaml.pretrained_names()
+    for name in stmaml.pretrained_names():
+        card = stmaml.pretrained_card(name)
+        assert card.startswith(f"# {name}\n")
+        assert all(f"## {part}\n" in card for part in ("Data", "Scores", "Limits"))
+        assert stmaml.load_pretrained(name) is not None
+
+
+def test_all_of_them_together_are_small():
+    assert sum(path.stat().st_size for path in pretrained_folder().rglob("*") if path.is_file()) < 16e6
+
+
+def test_other_weights_than_those_shipped_are_refused(tmp_path):
+    folder = tmp_path / "regression2d"
+    shutil.copytree(pretrained_folder() / "regression2d", folder)
+    content = bytearray((folder / "learner.npz").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "learner.npz").write_bytes(content)
+    with pytest.raises(RunError, match="digest differs"):
+        load_shipped(folder)
+
+
+def test_halved_weights_round_and_those_too_large_stay():
+    small, large = np.array([0.1, 2.0], np.float32), np.array([1e6], np.float32)
+    assert narrowed(small).dtype == np.float16
+    assert narrowed(large).dtype == np.float32
+    np.testing.assert_allclose(narrowed(small), small, rtol=1e-3)
+
+
+def study():
+    spec = importlib.util.spec_from_file_location("ship", ROOT / "studies" / "ship.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_run_becomes_a_shipped_folder(tmp_path, monkeypatch, capsys):
+    source = pretrained_folder() / "regression2d"
+    words = ["ship.py", str(source), "again", "--half", "--into", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    study().main()
+    assert "of their spread" in capsys.readouterr().out
+    card = (tmp_path / "again" / "card.md").read_text()
+    assert "weights in float16" in card
+    assert (tmp_path / "again" / "learner.npz").stat().st_size < 0.7 * (source / "learner.npz").stat().st_size
+    one, other = (jax.tree.leaves(learner) for learner in (load_shipped(source), load_shipped(tmp_path / "again")))
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3, rtol=1e-3)
+
+
+def test_no_shipped_folder_says_where_files_lay(tmp_path):
+    source = pretrained_folder() / "regression2d"
+    text = (source / "config.json").read_text().replace("--val-every 3000", "--data /home/me/x --run runs/a")
+    shutil.copytree(source, tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text(text)
+    ship(Run(tmp_path / "run"), TaskSpec((2,), 1), tmp_path / "out", card="", half=False)
+    assert "/home" not in (tmp_path / "out" / "config.json").read_text()
+
+
+def test_the_list_names_them_and_prints_cards(stmaml):
+    code, out, _ = stmaml("list")
+    assert code == 0
+    assert "regression2d" in out.splitlines()[-1]
+    code, out, _ = stmaml("list", "--card", "regression2d")
+    assert (code, out.startswith("# regression2d")) == (0, True)
+    code, _, err = stmaml("list", "--card", "chess")
+    assert code == 2
+    assert "regression2d" in err
