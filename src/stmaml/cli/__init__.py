@@ -17,11 +17,12 @@ COMMANDS = {
     "predict": "predict new groups of that table from a few labelled rows",
     "effects": "how the groups of that table differ, and what its columns do",
     "update": "add labelled rows to what a fitted table knows",
+    "serve": "learners on a page and behind a JSON interface, on this machine",
     "report": "tables and figures of one or more runs",
     "reproduce": "train and score every method of a table of the paper",
     "floor": "compute the Bayes limit of a synthetic benchmark",
 }
-COMPILING = ("train", "evaluate", "fit", "predict", "reproduce")
+COMPILING = ("train", "evaluate", "fit", "predict", "reproduce", "serve")
 HELP = """usage: stmaml COMMAND ...
 
 Few-shot learning on heterogeneous, ambiguous tasks.
@@ -37,6 +38,8 @@ commands:
 
   stmaml fit shops.csv --task shop --target sales --run runs/shops
   stmaml predict runs/shops --support new.csv --query ask.csv
+
+  stmaml serve
 """
 
 
