@@ -19,7 +19,7 @@ from stmaml.serving.schema import Json
 SIDE = 28  # of the paper's pictures
 DRAWS = 16
 SHOTS = (64, 256)
-SHOWN = 8  # pictures of each family to choose from
+SHOWN = 7  # pictures of each family to choose from
 SMALL = 8  # side of the digits that come with scikit-learn
 
 
@@ -59,7 +59,7 @@ def pictures(album: GreyAlbum, names: tuple[str, ...]) -> list[Json]:
 
 
 def small_digits() -> GreyAlbum:
-    """The digits 0 to 7 of scikit-learn, 8 pixels wide, enlarged to the middle 20 of 28."""
+    """The digits 0 to 6 of scikit-learn, 8 pixels wide, enlarged to the middle 20 of 28."""
     from sklearn.datasets import load_digits
 
     images = load_digits().images[:SHOWN]  # type: ignore[union-attr]
