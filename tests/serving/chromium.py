@@ -13,7 +13,13 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-FLAGS += ("--disable-component-update", "--disable-default-apps", "--disable-sync", "--mute-audio", "--disable-dev-shm-usage")
+FLAGS += (
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+    "--mute-audio",
+    "--disable-dev-shm-usage",
+)
 
 
 def installed() -> str | None:
@@ -33,7 +39,7 @@ class Browser:
         to_browser, from_browser = os.pipe(), os.pipe()
         self._out, self._in = to_browser[1], from_browser[0]
         # The browser reads commands on its descriptor 3 and writes events on 4.
-        script = f"exec 3<&{to_browser[0]} 4>&{from_browser[1]}; exec \"$@\""
+        script = f'exec 3<&{to_browser[0]} 4>&{from_browser[1]}; exec "$@"'
         command = ["bash", "-c", script, "bash", str(installed()), *FLAGS, "--remote-debugging-pipe"]
         self._process = subprocess.Popen(
             [*command, f"--user-data-dir={self._folder}", "about:blank"],
@@ -79,7 +85,7 @@ class Browser:
 
     def _next(self, seconds: float) -> dict[str, Any]:
         while b"\0" not in self._rest:
-            assert seconds > 0 and select.select([self._in], [], [], seconds)[0], "the browser does not answer"
+            assert select.select([self._in], [], [], max(0, seconds))[0], "the browser does not answer"
             part = os.read(self._in, 1 << 20)
             assert part, "the browser has ended"
             self._rest += part

@@ -36,8 +36,8 @@ class Sizes:
 
 
 def blank(spec: TaskSpec, rows: int) -> Examples:
-    """A set of padding alone."""
-    return Examples(jnp.zeros((rows, *spec.x_shape)), jnp.zeros((rows, spec.y_size)), jnp.zeros(rows))
+    """A set of padding alone, made as that of a request."""
+    return padded(np.zeros((0, *spec.x_shape), np.float32), np.zeros(0, np.float32), rows)
 
 
 def offered_steps(learner: AbstractMetaLearner) -> tuple[int, ...]:
