@@ -50,7 +50,7 @@ export function curves(main, learners) {
   const steps = [...new Set(views.flatMap((one) => one.learner.material.inner_steps))].sort((a, b) => a - b);
   const own = first.own_steps ?? steps[0];
   main.append(
-    el("p", { className: "lead", textContent: "Click to add a labelled point, drag it, double-click to remove it. The learner has seen six kinds of functions and must guess which one this is." }),
+    el("p", { className: "lead", textContent: "Click or tap to add a labelled point; drag it; double-click to remove it. The learner knows six kinds of functions and must guess which one this is." }),
     el("div", { className: "tools" }, examples,
       slider("Draws", POWERS.filter((n) => n <= first.most_draws), state.draws, (n) => { state.draws = n; changed(true); }),
       steps.length ? slider("Inner steps", steps, own, (n) => {
@@ -58,7 +58,7 @@ export function curves(main, learners) {
         changed(true);
       }) : null,
       toggle("True curve", false, (on) => { state.truth = on; changed(true); }),
-      toggle("Best possible band", false, (on) => { state.best = on; for (const one of views) one.forgetBest(); changed(true); }),
+      toggle("Best band", false, (on) => { state.best = on; for (const one of views) one.forgetBest(); changed(true); }),
       button("Remove point", () => { if (state.points.length) held.remove(state.chosen >= 0 ? state.chosen : state.points.length - 1); changed(true); }),
       button("Clear", () => { state.points = []; state.chosen = -1; changed(true); })),
     el("div", { className: "panels" }, ...views.map((one) => one.panel)),

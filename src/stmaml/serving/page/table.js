@@ -116,12 +116,12 @@ function sheet(learner) {
       if (isClass) second.textContent = row.set90.replaceAll("|", " or ");
       else { second.replaceChildren(track(row, low, high, label)); second.title = `${to(row.q05, unit)} to ${to(row.q95, unit)}`; }
       if (!isClass) third.textContent = `${to(row.q05, unit)} to ${to(row.q95, unit)}`;
-      if (row.suggested === 1 && !label) { line.classList.add("next"); third.append(" ", el("span", { className: "badge", textContent: "label this next" })); }
+      if (row.suggested === 1 && !label) { line.classList.add("next"); first.append(" ", el("span", { className: "badge", textContent: "label next" })); }
     });
   }
 
   const labels = () => state.rows.map((row) => Number(row[names.length].trim() || NaN)).filter(Number.isFinite);
-  const heads = [...all, isClass ? "prediction" : "prediction", isClass ? "90 % set" : "90 % interval", "", ""];
+  const heads = [...all, "prediction", isClass ? "90 % set" : "", isClass ? "" : "90 % interval", ""];
   build();
   return [
     el("p", { className: "lead", textContent: `Rows of one group (one value of '${task}'). Fill in '${target.name}' where it is known: all other rows are predicted from these, and the row whose label would tell most is marked. Cells can be pasted from a spreadsheet.` }),
@@ -130,7 +130,7 @@ function sheet(learner) {
       button("Remove all labels", () => { state.rows.forEach((row) => { row[names.length] = ""; }); build(); }),
       button("Empty table", () => { state.rows = [all.map(() => "")]; build(); }), time),
     el("div", { className: "sheet" }, el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((name, j) =>
-      el("th", { textContent: name, title: columns[j]?.words ?? "", scope: "col" })))), body)),
+      el("th", { textContent: name, title: columns[j]?.words ?? "", scope: "col", className: j === all.length + 1 && !isClass ? "bar" : "" })))), body)),
     notes, ...lists];
 }
 

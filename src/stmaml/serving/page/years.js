@@ -52,7 +52,7 @@ export function years(main, learners) {
         for (const one of views) if (one.learner.material.inner_steps.includes(n)) state.steps[one.learner.name] = n;
         changed(true);
       }) : null,
-      toggle("Keep days at their true temperature", true, (on) => { state.snap = on; }),
+      toggle("At true temperature", true, (on) => { state.snap = on; }),
       toggle("Truth", true, (on) => { state.truth = on; changed(true); }),
       button("Clear", () => { state.days = []; state.chosen = -1; changed(true); })),
     el("div", { className: "panels" }, ...views.map((one) => one.panel)),
