@@ -16,7 +16,7 @@ from stmaml.serving.base import AbstractServed, Adapted, Card, Forms
 from stmaml.serving.schema import AbstractForm, Form, Json, Records, Refused, Several, Text, Whole
 from stmaml.tables import answers
 from stmaml.tables.adapted import Answer
-from stmaml.tables.model import FewShotModel, load_model
+from stmaml.tables.model import load_model
 from stmaml.tables.schema import Schema, table_keys
 
 MOST_ROWS = 2000
@@ -164,15 +164,17 @@ def _open_single(run: Run, card: Card) -> TableServed:
     table: Any = model.experiment.benchmark_settings
     others = (*table.table.within, *table.table.also, *((table.table.order,) if table.table.order else ()))
 
+    def alone(query: pl.DataFrame, support: pl.DataFrame | None, suggest: int) -> Answer:
+        return model.predict(query, support, suggest=suggest)
+
     def ask(query: pl.DataFrame, support: pl.DataFrame | None, suggest: int) -> Answer:
-        return by_group(model, query, support, suggest)
+        return by_group(alone, model.schema, query, support, suggest)
 
     return TableServed(card, model.schema, ask, None, others, answers.SUPPORT_SIZES, answers.QUERY_SIZES)
 
 
-def by_group(model: FewShotModel, query: pl.DataFrame, support: pl.DataFrame | None, suggest: int) -> Answer:
+def by_group(ask: Ask, schema: Schema, query: pl.DataFrame, support: pl.DataFrame | None, suggest: int) -> Answer:
     """One group after the other: several at once would each time be another program."""
-    schema = model.schema
     keys = table_keys(query, schema.task, schema.missing)
     given = None if support is None else table_keys(support, schema.task, schema.missing)
     if support is None or given is None or schema.task not in support.columns or keys.n_unique() == 1:
@@ -181,7 +183,7 @@ def by_group(model: FewShotModel, query: pl.DataFrame, support: pl.DataFrame | N
         matched = {str(name): support.filter(given == name) for name in keys.unique(maintain_order=True)}
     parts, notes = [], list[str]()
     for name, labelled in matched.items():
-        some = model.predict(query.filter(keys == name), labelled, suggest=suggest)
+        some = ask(query.filter(keys == name), labelled, suggest)
         parts.append(some.frame.with_columns((keys == name).arg_true().alias("row of the request")))
         notes += [note for note in some.notes if note not in notes]
     frame = pl.concat(parts, how="diagonal").sort("row of the request").drop("row of the request")
