@@ -77,7 +77,7 @@ def phone(address) -> Iterator[Browser]:
 def tab(browser: Browser, name: str) -> None:
     """Turns to a page and waits for its first prediction."""
     browser.value(f"[...document.querySelectorAll('#tabs button')].find((b) => b.textContent === '{name}').click()")
-    browser.wait_for(f"document.querySelector('[aria-selected=true]').textContent === '{name}'")
+    browser.wait_for(f"document.getElementById('main').dataset.page === '{name}'")
     browser.wait_for("Boolean(document.querySelector('[data-version]'))")
 
 

@@ -29,6 +29,7 @@ async function open(page, listed) {
   main.replaceChildren();
   showCards(learners);
   PAGES[page][1](main, learners);
+  main.dataset.page = PAGES[page][0];
 }
 
 async function begin() {
