@@ -17,8 +17,12 @@ class MeanServed(AbstractServed):
         self.card = Card(name, "Means", "curves", "mean", "# A card\n\nIt says means.")
         self.size = size
 
-    @cached_property
+    @property
     def forms(self) -> Forms:
+        return self._forms
+
+    @cached_property
+    def _forms(self) -> Forms:
         support = Form("Labels.", {"x": Matrix("Inputs.", 2, 50), "y": Vector("Labels.", 50)}, ("x", "y"))
         query = Form("Inputs.", {"x": Matrix("Inputs.", 2, 50)}, ("x",))
         shift = Form("A number.", {"by": Number("How far.")}, ("by",))

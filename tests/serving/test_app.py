@@ -190,7 +190,7 @@ def test_a_token_is_asked_for_where_there_is_one():
         {"authorization": "open-sesame"},
         {"authorization": "Bearer é"},
     ):
-        headers = {name: value.encode("latin-1") for name, value in wrong.items()}
+        headers = [(name.encode(), value.encode("latin-1")) for name, value in wrong.items()]
         answer = asked.get("/learners", headers=headers)
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
         assert asked.post("/learners/mean/predict", json={"query": QUERY}, headers=headers).status_code == 401

@@ -37,7 +37,7 @@ def counting_compilations() -> Iterator[list[str]]:
     """Names of what is compiled inside the block."""
     found: list[str] = []
 
-    def listen(event: str, seconds: float, **more: object) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if "compile" in event:
             found.append(event)
 

@@ -38,8 +38,13 @@ class ArrayServed(AbstractServed):
         """What is compiled."""
         return Programs(self.learner, self.spec, self.sizes)
 
-    @cached_property
+    @property
     def forms(self) -> Forms:
+        """What it is asked and answers."""
+        return self._forms
+
+    @cached_property
+    def _forms(self) -> Forms:
         """Inputs as rows of numbers, or by the name of a set."""
         taught = {"support": self._support(), "seed": Whole("Seed of the sampled predictors.", 0, 2**31 - 1)}
         defaults: Json = {"support": {"x": [], "y": []}, "seed": 0}
@@ -76,8 +81,9 @@ class ArrayServed(AbstractServed):
             raise Refused(f"'{where}' must have either 'x' or 'of'.")
         if value["x"] is not None and value["rows"] is not None:
             raise Refused(f"'{where}.rows' are rows of a set: name it with 'of', or leave them out.")
-        if value["of"] is not None and max(value["rows"] or [0]) >= len(self.sets[value["of"]]):
-            raise Refused(f"'{where}.rows' must be below {len(self.sets[value['of']])}; got {max(value['rows'])}.")
+        last = max(value["rows"] or [0])
+        if value["of"] is not None and last >= len(self.sets[value["of"]]):
+            raise Refused(f"'{where}.rows' must be below {len(self.sets[value['of']])}; got {last}.")
 
     def _labelled(self, value: Json, where: str) -> None:
         self._one_way(value, where)

@@ -70,12 +70,12 @@ class Programs:
 
     def _compile_for(self, steps: int, shots: int) -> str:
         learner, support = self._learners[steps], blank(self._spec, shots)
-        adapting = eqx.filter_jit(_adapt).lower(learner, support, self.sizes.draws, jr.key(0)).compile()
+        adapting = _compiled_later(_adapt).lower(learner, support, self.sizes.draws, jr.key(0)).compile()
         predictors = adapting(learner, support, self.sizes.draws, jr.key(0))
         for rows in self.sizes.rows:
             if (name := _signature(predictors, rows)) not in self._answering:
                 x, which = blank(self._spec, rows), jnp.arange(_count(predictors))
-                self._answering[name] = eqx.filter_jit(_answer).lower(predictors, x.x, x.weight, which).compile()
+                self._answering[name] = _compiled_later(_answer).lower(predictors, x.x, x.weight, which).compile()
             self._part(predictors, np.zeros((rows, *self._spec.x_shape), np.float32), jnp.arange(_count(predictors)))
         self._adapting[steps, shots] = adapting
         return f"{shots} labelled examples, {steps} inner steps" if self.steps else f"{shots} labelled examples"
@@ -109,6 +109,11 @@ class Programs:
         weight = jnp.asarray((np.arange(rows) < len(x)).astype(np.float32))
         answered = self._answering[_signature(predictors, rows)](predictors, jnp.asarray(whole), weight, which)
         return {name: np.asarray(values)[..., : len(x)] for name, values in answered.items()}
+
+
+def _compiled_later(function: Callable[..., Any]) -> Any:
+    """The function with `lower`, which compiles it for shapes alone."""
+    return eqx.filter_jit(function)
 
 
 def _adapt(learner: AbstractMetaLearner, support: Examples, draws: int, key: PRNGKeyArray) -> AbstractPredictor:

@@ -47,8 +47,13 @@ class TableServed(AbstractServed):
     ready: set[Size] = field(default_factory=set)
     """Sizes whose programs are compiled."""
 
-    @cached_property
+    @property
     def forms(self) -> Forms:
+        """What it is asked and answers."""
+        return self._forms
+
+    @cached_property
+    def _forms(self) -> Forms:
         """Rows as objects."""
         names = tuple(dict.fromkeys((*self.schema.names, *(c.name for c in self.schema.columns), *self.other_columns)))
         target = self.schema.target.name
