@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from stmaml.pool.base import Draw
 from stmaml.pool.boosted import MEMBERS
 from stmaml.pool.boosted.effects import Chosen, Prior, choose, design, estimate, sums_of
-from stmaml.pool.boosted.growing import Rule, folds_of, grow, limited
+from stmaml.pool.boosted.growing import FEW_BINS, Rule, folds_of, grow, limited
 from stmaml.pool.boosted.objectives import LogVariance, SharedSquares, Squares, Surprise, softmax
 from stmaml.pool.boosted.trees import Trees, trees_of
 from tests.pool.boosted_tables import levels_table
@@ -54,6 +54,7 @@ def test_growth_without_folds_is_scikit_learns():
             max_leaf_nodes=7,
             min_samples_leaf=10,
             l2_regularization=0.5,
+            max_bins=FEW_BINS - 1,
             early_stopping=NEVER,
         ).fit(x, y)
     np.testing.assert_allclose(grown.trees.predict(x)[:, 0], model.predict(x), atol=1e-6)

@@ -17,7 +17,7 @@ from stmaml.prediction import Prediction
 from stmaml.tasks import Examples
 
 SUPPORT_SIZES = (16, 64, 256)
-QUERY_SIZES = (32, 256)
+QUERY_SIZES = (8, 32, 256)
 AT_ONCE = 16
 
 

@@ -19,6 +19,8 @@ from stmaml.methods.classes_on_linear import ClassesOnLinear, ShiftedClasses
 from stmaml.methods.on_linear import OnLinear, Prior, extended
 from stmaml.tasks import TaskSpec
 
+EARLY_LOOKS = 4
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -43,13 +45,17 @@ class Plan:
     steps: int = 1000
     """At most."""
     every: int = 50
-    """Steps from one look at held-out groups to the next."""
-    patience: int = 4
+    """Steps from one look at held-out groups to the next, and twice as many after the first few looks."""
+    patience: int = 3
     """Looks without gain before training ends."""
     rate: float = 5e-3
     decay: float = 0.1
     """Of the weights, in each step and times the rate."""
     seed: int = 0
+
+    def strides(self, step: int) -> int:
+        """How often so many steps are taken before the next look: most is gained early."""
+        return 1 if step < EARLY_LOOKS * self.every else 2
 
     @property
     def spec(self) -> TaskSpec:

@@ -9,6 +9,8 @@ from stmaml.methods.on_linear import GAIN, MIN_NOISE
 
 ITERATIONS = 40
 MOST_GROUPS = 500
+FEWEST_GROUPS = 100
+WORK = 3_000_000  # groups that tell spreads, times the cube of coefficients: beyond, they cost more than they tell
 PULL = 2.0  # of the spreads across groups: as if so many more groups had been seen that have the spreads below
 LEVEL, SLOPES = 0.3, 0.1  # all slopes together
 RIDGE = 1.0  # coefficients are as if drawn with a spread of 1, that of the targets
@@ -44,6 +46,15 @@ class _Sums:
     cross: Float[np.ndarray, "g k c"]
     square: Float[np.ndarray, " g"]
     rows: int
+    """Of all groups."""
+
+    def thinned(self, most: int) -> "_Sums":
+        """The same of so many groups at most, evenly spaced."""
+        if len(self.square) <= most:
+            return self
+        kept = np.linspace(0, len(self.square) - 1, most).round().astype(int)
+        rows = round(float(self.gram[kept, 0, 0].sum()))  # the level's own product is the number of rows
+        return _Sums(self.gram[kept], self.cross[kept], self.square[kept], rows)
 
 
 def linear_start(x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "n c"], group: Int[np.ndarray, " n"]) -> LinearStart:
@@ -51,21 +62,21 @@ def linear_start(x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "n c"], group
 
     Laird, Ware, "Random-Effects Models for Longitudinal Data", 1982; the mean is found by generalised least squares in
     each round, which takes far fewer of them."""
-    sums, columns = _sums(x, y, group), y.shape[1]
-    slopes = x.shape[1]
+    every, slopes = _sums(x, y, group), x.shape[1]
+    sums = every.thinned(max(WORK // (slopes + 1) ** 3, FEWEST_GROUPS))
     first = np.concatenate([[LEVEL**2], np.full(slopes, SLOPES**2 / max(1, slopes))])
     spread, noise = first.copy(), 0.5
-    mean, error = np.zeros((slopes + 1, columns)), np.zeros((slopes + 1, slopes + 1))
     for _ in range(ITERATIONS):
         inverse = np.linalg.inv(sums.gram / noise + np.diag(1 / spread))
-        mean, error = _coefficients(sums, inverse, noise)
+        mean, _ = _coefficients(sums, inverse, noise)
         left = sums.cross - sums.gram @ mean
         own = inverse @ left / noise
         spread = ((np.square(own).mean(2) + np.diagonal(inverse, axis1=1, axis2=2)).sum(0) + PULL * first) / (
             len(own) + PULL
         )
         noise = max(_noise(sums, mean, own, inverse), MIN_NOISE**2 * 1.1)
-    return LinearStart(mean, np.sqrt(spread + _unsure(sums, error)), float(np.sqrt(noise)))
+    mean, error = _coefficients(every, np.linalg.inv(every.gram / noise + np.diag(1 / spread)), noise)
+    return LinearStart(mean, np.sqrt(spread + _unsure(every, error)), float(np.sqrt(noise)))
 
 
 def _sums(x: np.ndarray, y: np.ndarray, group: np.ndarray) -> _Sums:

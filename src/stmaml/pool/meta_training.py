@@ -70,7 +70,8 @@ class Training:
         state, kept, step = self.first(), self.start, 0
         looks.add(0, judged.scores(plan, self.start))
         while step < plan.steps and looks.since_lowest < plan.patience and time.monotonic() < end:
-            state, step = self.advance(state, step), step + plan.every
+            for _ in range(plan.strides(step)):
+                state, step = self.advance(state, step), step + plan.every
             weights = eqx.tree_at(lambda w: w.vector, self.start, state.average)
             looks.add(step, judged.scores(plan, weights))
             kept = kept if looks.since_lowest else weights

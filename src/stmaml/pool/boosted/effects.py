@@ -46,7 +46,7 @@ class Prior:
     def belief(self, sums: Sums) -> Belief:
         """The effects of each group, given its rows."""
         size = len(self.covariance)
-        inverse = np.linalg.inv(np.eye(size)[None] + sums.zz @ self.covariance / self.noise)
+        inverse = _inverses(np.eye(size)[None] + sums.zz @ self.covariance / self.noise)
         covariance = self.covariance[None] @ inverse
         covariance = (covariance + covariance.transpose(0, 2, 1)) / 2
         return Belief(np.einsum("gpq,gq->gp", covariance, sums.zr) / self.noise, covariance)
@@ -66,6 +66,11 @@ class Prior:
     def restored(state: Arrays) -> "Prior":
         """A prior from its arrays."""
         return Prior(state["covariance"], float(state["noise"]))
+
+
+def _inverses(matrices: Float[np.ndarray, "g q q"]) -> Float[np.ndarray, "g q q"]:
+    """Of many small matrices; a library's call for each single number would take longer than the rest of a fit."""
+    return 1.0 / matrices if matrices.shape[1] == 1 else np.linalg.inv(matrices)
 
 
 def sums_of(

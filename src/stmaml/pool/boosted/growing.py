@@ -13,11 +13,14 @@ from stmaml.pool.boosted.objectives import Objective
 from stmaml.pool.boosted.trees import Trees, trees_of
 
 FOLDS = 4
+MANY_GROUPS = 100
+"""From here on three folds tell as much as four."""
 LOOK = 5
 """Rounds from one look at held-out groups to the next."""
 MAX_ROWS = 200_000
 FEW_ROWS = 20_000
-"""Up to here one thread is as quick as several, which may have to wait for each other."""
+"""Up to here one thread is as quick as several, which may have to wait for each other; and few bins tell enough."""
+FEW_BINS = 64
 
 
 def usable_cores() -> int:
@@ -44,7 +47,7 @@ def usual_rule(num_rows: int) -> Rule:
     """Few and large leaves for few rows."""
     leaves = int(np.clip(num_rows / 60, 4, 8) + np.clip(num_rows / 5_000, 0, 23))
     min_leaf = int(np.clip(num_rows / 30, 3, 40))
-    return Rule(rate=0.08, leaves=leaves, min_leaf=min_leaf)
+    return Rule(rate=0.1, leaves=leaves, min_leaf=min_leaf)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ def folds_of(group: Int[np.ndarray, " n"], seed: int, most: int = FOLDS) -> Int[
     names, number = np.unique(group, return_inverse=True)
     if len(names) == 1:
         return np.arange(len(group)) % most
-    fold = np.random.default_rng(seed).permutation(len(names)) % min(most, len(names))
+    most = min(most - (len(names) >= MANY_GROUPS), len(names))
+    fold = np.random.default_rng(seed).permutation(len(names)) % most
     return fold[number]
 
 
@@ -125,7 +129,8 @@ class Binned:
 
         self._make: Callable[..., Any] = TreeGrower
         self.threads = 1 if len(x) <= FEW_ROWS else max(1, usable_cores() // 2)
-        self.mapper: Any = _BinMapper(n_bins=256, random_state=seed, n_threads=self.threads)
+        self.bins = FEW_BINS if len(x) <= FEW_ROWS else 256
+        self.mapper: Any = _BinMapper(n_bins=self.bins, random_state=seed, n_threads=self.threads)
         columns = np.asarray(x, dtype=np.float64) if x.shape[1] else np.zeros((len(x), 1))
         self.x: np.ndarray = self.mapper.fit_transform(columns)
 
@@ -135,7 +140,7 @@ class Binned:
             X_binned=x,
             gradients=np.ascontiguousarray(gradient, dtype=np.float32),
             hessians=np.ascontiguousarray(hessian, dtype=np.float32),
-            n_bins=256,
+            n_bins=self.bins,
             n_bins_non_missing=self.mapper.n_bins_non_missing_,
             max_leaf_nodes=rule.leaves,
             min_samples_leaf=rule.min_leaf,

@@ -112,8 +112,8 @@ class SummariesMember:
 
 
 def simulated_rows(num_rows: int) -> int:
-    """Asked rows of simulated tasks: several for each row of a small table."""
-    return int(np.clip(4 * num_rows, 3_000, 20_000))
+    """Asked rows of simulated tasks: several for each row of a small table, two for each of a larger one."""
+    return int(np.clip(4 * num_rows, 3_000, np.clip(2 * num_rows, 10_000, 20_000)))
 
 
 def summaries_rule(num_rows: int) -> Rule:

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks, fit_one_by_one
 from stmaml.pool.mixed.design import Design, Own, design_of
-from stmaml.pool.mixed.fit import Kind, chosen, labelled
+from stmaml.pool.mixed.fit import Kind, Starts, chosen, labelled
 from stmaml.pool.mixed.odds import Odds, fit_odds, probabilities, seen
 from stmaml.pool.mixed.sums import thinned
 
@@ -104,5 +104,5 @@ class MixedLogistic:
             return Own.nothing()
         common = np.bincount(rows.y.astype(int)).argmax()
         linear = GroupedRows(rows.x, (rows.y == common).astype(float), rows.group, rows.levels, rows.columns)
-        slopes = chosen(linear, design, Kind(columns=True, slopes=True)).slopes[:MOST_SLOPES]
+        slopes = chosen(linear, design, Kind(columns=True, slopes=True), Starts()).slopes[:MOST_SLOPES]
         return Own(slopes, len(slopes), slopes[:0])

@@ -1,6 +1,6 @@
 """From grouped rows to a fitted linear mixed model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -15,9 +15,9 @@ from stmaml.pool.mixed.sums import Matrices, Sums, chunks, sums_of, thinned
 
 VARIANCE_ROWS = 100_000
 """Rows that variances are estimated from at most; all rows count for the common effects."""
-VARIANCE_SIZE = 2_000_000
+VARIANCE_SIZE = 250_000
 """Numbers in the cross products of groups that variances are estimated from, but for the fewest groups."""
-FEWEST_GROUPS = 300
+FEWEST_GROUPS = 200
 CHUNK_SIZE = 20_000_000
 """Numbers of a design in memory at a time."""
 CANDIDATES = 40
@@ -90,22 +90,35 @@ class Model:
         )
 
 
+@dataclass(frozen=True)
+class Starts:
+    """Where searches for variances ended: a like part of the same table is searched from there."""
+
+    ended: dict[tuple[object, ...], np.ndarray] = field(default_factory=dict)
+
+    def search(self, sums: Sums, structure: Structure, own: Own) -> Float[np.ndarray, " t"]:
+        """The variances that fit best."""
+        like = (own.slopes.tobytes(), own.full, own.curves.tobytes(), len(structure.wide), structure.covariance)
+        self.ended[like] = estimate(sums, structure, start=self.ended.get(like), tolerance=1e-5)
+        return self.ended[like]
+
+
 def labelled(rows: GroupedRows) -> GroupedRows:
     """The rows whose target is known."""
     return rows.at(np.flatnonzero(np.isfinite(rows.y)))
 
 
-def fit_model(rows: GroupedRows, kind: Kind) -> Model:
+def fit_model(rows: GroupedRows, kind: Kind, starts: Starts | None = None) -> Model:
     """The model of this kind that fits the rows best."""
-    rows = labelled(rows)
+    rows, starts = labelled(rows), starts or Starts()
     center = float(rows.y.mean()) if len(rows.y) else 0.0
     spread = float(rows.y.std()) if len(rows.y) else 0.0
     scale = spread if spread > 1e-9 * (1.0 + abs(center)) else 1.0
     rows = replace(rows, y=(rows.y - center) / scale)
     design = design_of(rows, columns=kind.columns)
     few = _few(rows, design, kind)
-    own = chosen(few, design, kind)
-    theta, structure, sums = _variances(few, design, own)
+    own = chosen(few, design, kind, starts)
+    theta, structure, sums = _variances(few, design, own, starts)
     factor = structure.covariance.factor(theta[: structure.covariance.num])
     solved = _solved(rows, design, own, structure, theta, factor)
     noise = _noise(few.group, design.matrices(few, own), sums, groups_of(sums, factor), solved, structure)
@@ -126,18 +139,18 @@ def structure_of(design: Design, own: Own) -> Structure:
     return Structure(Covariance(1 + own.full, alone + design.curve_sizes(own)), design.blocks())
 
 
-def _variances(rows: GroupedRows, design: Design, own: Own) -> tuple[np.ndarray, Structure, Sums]:
+def _variances(rows: GroupedRows, design: Design, own: Own, starts: Starts) -> tuple[np.ndarray, Structure, Sums]:
     structure = structure_of(design, own)
     sums = sums_of(design.matrices(rows, own), design.levels.num)
-    return estimate(sums, structure, tolerance=1e-6), structure, sums
+    return starts.search(sums, structure, own), structure, sums
 
 
-def chosen(rows: GroupedRows, design: Design, kind: Kind) -> Own:
+def chosen(rows: GroupedRows, design: Design, kind: Kind, starts: Starts) -> Own:
     """Slopes and curves that differ between groups by more than chance, the clearest first."""
     if not (kind.slopes or kind.curves):
         return Own.nothing()
     varies = np.flatnonzero(varies_within(rows) & (design.inverse_scale > 0.0))[:CANDIDATES]
-    theta, _, _ = _variances(rows, design, Own.nothing())
+    theta, _, _ = _variances(rows, design, Own.nothing(), starts)
     slopes = varies[_telling(rows, design, theta, Own(varies, 0, varies[:0]))[: _most(rows.num_groups)]]
     full = min(len(slopes), FULL_SLOPES) if rows.num_groups >= 15 else 0
     bending = np.array([column for column in varies if int(column) in design.bends and kind.curves], dtype=int)

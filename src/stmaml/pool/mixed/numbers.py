@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Shaped
 from threadpoolctl import threadpool_limits
 
-from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks, fit_one_by_one
+from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks
 from stmaml.pool.mixed.design import varies_within
-from stmaml.pool.mixed.fit import Kind, Model, fit_model, labelled
+from stmaml.pool.mixed.fit import Kind, Model, Starts, fit_model, labelled
 from stmaml.pool.mixed.posterior import predict
 
 
@@ -54,14 +54,11 @@ class Mixed:
         return rows.columns[column].kind == "number" and len(rows.y) >= 30 and len(np.unique(rows.x[:, column])) >= 6
 
     def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
-        """One fit for each part."""
-        return fit_one_by_one(self, rows, parts, draw)
-
-    def fit(self, rows: GroupedRows, draw: Draw) -> Fitted:
-        """Variances and common effects by REML; how tasks are drawn changes nothing."""
+        """Variances and common effects of each part by REML; how tasks are drawn changes nothing."""
         del draw
+        starts = Starts()
         with threadpool_limits(1, "blas"):
-            return FittedMixed(fit_model(rows, self.kind))
+            return [FittedMixed(fit_model(rows.of_groups(part), self.kind, starts)) for part in parts]
 
     def restore(self, state: Arrays) -> Fitted:
         """What was fitted, back from its arrays."""

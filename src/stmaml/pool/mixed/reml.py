@@ -172,11 +172,19 @@ def deviance(
 
 
 def estimate(
-    sums: Sums, structure: Structure, *, restarts: int = 2, tolerance: float = 1e-10
+    sums: Sums,
+    structure: Structure,
+    *,
+    start: Float[np.ndarray, " t"] | None = None,
+    restarts: int = 2,
+    tolerance: float = 1e-10,
 ) -> Float[np.ndarray, " t"]:
-    """The variance parameters that fit best; a variance that the rows do not ask for is 0."""
+    """The variance parameters that fit best; a variance that the rows do not ask for is 0. Rows much like others are
+    searched sooner from where those ended."""
     spreads = np.concatenate([structure.covariance.spreads, np.ones(len(structure.wide), dtype=bool)])
     theta = np.concatenate([structure.covariance.start(), np.full(len(structure.wide), 0.4)])
+    if start is not None:
+        theta = np.where(spreads, np.maximum(start, 0.02), start)
     bounds = [(0.0 if spread else -LARGEST, LARGEST) for spread in spreads]
 
     def search(start: np.ndarray) -> np.ndarray:
