@@ -90,19 +90,26 @@ class TableServed(AbstractServed):
         return rows.with_columns(pl.when(shown).then(pl.col(target)).otherwise(None).alias(target)).to_dicts()
 
     def warm_up(self) -> Iterator[str]:
-        """Programs for all sizes, and for suggestions."""
-        cells = {column.name: column.likely(1) * self.rows[-1] for column in self.schema.used}
-        target = self.schema.target
-        label = target.classes[0] if target.is_class else str(target.mean)
-        for shots in self.shots:
-            for rows in self.rows:
-                query = pl.DataFrame({name: column[:rows] for name, column in cells.items()})
-                support = pl.DataFrame({name: column[:1] * shots for name, column in cells.items()})
-                labelled = support.with_columns(pl.lit(label).alias(target.name))
-                for suggest in (0, 1):
-                    self.ask(query, labelled, suggest)
-                self.ready.add((shots, rows))
+        """Programs for all sizes, and for suggestions; first those that the page begins with, all at once."""
+        shown = answers.fitting(SHOWN_ROWS, self.shots), answers.fitting(SHOWN_ROWS, self.rows)
+        sizes = [(shots, rows) for shots in self.shots for rows in self.rows]
+        first = [(shots, rows) for shots, rows in sizes if shots <= shown[0] and rows <= shown[1]]
+        for size in first:
+            self._warm(*size)
+        yield f"up to {shown[0]} labelled rows, {shown[1]} rows to predict"
+        for shots, rows in sizes:
+            if (shots, rows) not in first:
+                self._warm(shots, rows)
                 yield f"{shots} labelled rows, {rows} rows to predict"
+
+    def _warm(self, shots: int, rows: int) -> None:
+        cells, target = {column.name: column.likely(1) for column in self.schema.used}, self.schema.target
+        query = pl.DataFrame({name: cell * rows for name, cell in cells.items()})
+        support = pl.DataFrame({name: cell * shots for name, cell in cells.items()})
+        label = target.classes[0] if target.is_class else str(target.mean)
+        for suggest in (0, 1):
+            self.ask(query, support.with_columns(pl.lit(label).alias(target.name)), suggest)
+        self.ready.add((shots, rows))
 
     def adapt(self, told: Json) -> Adapted:
         """The labelled rows themselves: what follows from them takes milliseconds."""

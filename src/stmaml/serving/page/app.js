@@ -23,9 +23,13 @@ function showCards(learners) {
   text.replaceChildren(...told.flatMap((one) => prose(one.card)));
 }
 
+let newest = 0;
+
 async function open(page, listed) {
+  const number = ++newest;
   for (const tab of tabs.children) tab.setAttribute("aria-selected", String(tab.dataset.page === page));
   const learners = await Promise.all(listed.filter((one) => one.page === page).map((one) => get(`/learners/${one.name}`)));
+  if (number !== newest) return; // another tab was chosen meanwhile
   main.replaceChildren();
   showCards(learners);
   PAGES[page][1](main, learners);
