@@ -1,6 +1,7 @@
 """`stmaml reproduce`."""
 
 import dataclasses
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,13 +14,12 @@ from stmaml.benchmarks import BENCHMARKS
 from stmaml.benchmarks.base import Benchmark, Budget, BudgetName
 from stmaml.cli import check_name, fail
 from stmaml.cli.fleet import showing_fleet
-from stmaml.cli.parsing import benchmark_first, flags_of, option, parse
+from stmaml.cli.parsing import benchmark_first, flags_of, named, option, parse
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.reproduce_all import ALL, reproduce_all
-from stmaml.cli.showing import plain_console
+from stmaml.cli.showing import plain_console, without_nan
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.errors import at_least
-from stmaml.reports import write_report
 from stmaml.reproduction import Filling, Row, cells, given
 from stmaml.training import Diverged, Interrupted
 from stmaml.workers import Job, map_jobs
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
     budget = dataclasses.replace(usual, **given(seeds=flags.seeds, samples=flags.samples))
     if budget.quick:
         os.environ.setdefault("XLA_FLAGS", _quick_compilation())  # read when the first program is compiled
-    changes = _named(flags.tasks, arguments)
+    changes = named(flags.tasks, arguments)
     out = flags.out or Path("runs") / "-".join([name, flags.budget, *(_short(*change) for change in changes.items())])
     console = plain_console(stderr=True)
     if flags.ray is not None:
@@ -62,16 +62,25 @@ def main(arguments: list[str]) -> None:
     rows = cells(name, benchmark, budget, only=flags.rows, **changes)
     table = [row.trained_by(**given(steps=flags.steps, memory=flags.memory)) for row in rows]
     if flags.ray is None:
-        filled = _fill(table, out, budget, benchmark, console)
+        filled = _fill(table, out, budget, benchmark, console, as_json=flags.json)
     else:
         filled = _fill_on(flags.ray, table, out.resolve(), budget, console)
+        for row in filled if flags.json else ():
+            told = row.told(out / row.name, budget, benchmark.vary(row.settings))
+            print(json.dumps(without_nan(told)), flush=True)
     if not filled:
         fail("every row diverged, so there is no table.", code=3)
-    report, *pictures = write_report([out / row.name for row in filled], out / "report")
-    print(f"wrote {report} and {len(pictures)} figures beside it")
+    if flags.json:
+        return
+    from stmaml.reports import PAGE, write_report  # matplotlib and scikit-learn come with it
+
+    text, *pictures = write_report([out / row.name for row in filled], out / "report")
+    print(f"wrote {text.with_name(PAGE)}, and {text.name} with {len(pictures)} figures beside it")
 
 
-def _fill(table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, console: Console) -> list[Row]:
+def _fill(
+    table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, console: Console, *, as_json: bool
+) -> list[Row]:
     """Trains and scores row by row, and gives those that did not diverge."""
     filled = []
     for number, row in enumerate(table, start=1):
@@ -81,6 +90,9 @@ def _fill(table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, con
             with stop_requests(stop), showing(console, row.name):
                 row.fill(out / row.name, budget, benchmark.vary(row.settings), stop.requested, (stop,))
             filled.append(row)
+            if as_json:
+                told = row.told(out / row.name, budget, benchmark.vary(row.settings))
+                print(json.dumps(without_nan(told)), flush=True)
         except Interrupted:
             pass  # it was requested, which is answered below
         except Diverged as error:
@@ -124,17 +136,10 @@ def _flags_for(benchmark: str) -> type:
         samples=option(None, samples, int | None),
         memory=option(None, memory, str | None),
         ray=option(None, "Fill rows side by side on a Ray cluster: its address, or local.", str | None),
+        json=option(False, "Print a JSON object for each row as it is done, and write no report.", bool),
         out=option(None, "Folder for runs and report; below runs/ if not given.", Path | None),
         tasks=(settings, dataclasses.field(default=settings())),
     )
-
-
-def _named(task: Any, arguments: list[str]) -> dict[str, Any]:
-    """The benchmark's settings that the command names; those of the others differ from row to row."""
-    words = {word.split("=", 1)[0] for word in arguments if word.startswith("--")}
-    names = [field.name for field in dataclasses.fields(task)]
-    flags = {name: {f"--{name.replace('_', '-')}", f"--no-{name.replace('_', '-')}", f"--{name}"} for name in names}
-    return {name: getattr(task, name) for name in names if flags[name] & words}
 
 
 def _quick_compilation() -> str:
