@@ -32,8 +32,9 @@ def opened(frame: pl.DataFrame) -> opening.PoolTable:
 
 @dataclass(frozen=True)
 class Broken:
-    """A member whose predictions are no numbers."""
+    """A member that says the same of every row: no number, or a wild one."""
 
+    said: float = np.nan
     name: str = "broken"
 
     def suits(self, rows):
@@ -46,16 +47,17 @@ class Broken:
         return self
 
     def predict(self, tasks: Tasks) -> Forecast:
-        nothing = np.full(len(tasks.asked), np.nan)
-        return Forecast(nothing, nothing, nothing)
+        wild = np.full(len(tasks.asked), self.said)
+        return Forecast(wild, np.ones_like(wild), np.ones_like(wild))
 
     def state(self):
         return {}
 
 
-def test_a_member_without_numbers_is_left_out(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("said", [np.nan, 1e9])
+def test_a_member_whose_numbers_do_not_hold_is_left_out(monkeypatch: pytest.MonkeyPatch, said: float):
     def with_broken(*args, **kwargs):
-        return [Broken(), *members_named(*args, **kwargs)]
+        return [Broken(said), *members_named(*args, **kwargs)]
 
     monkeypatch.setattr(fitting, "members_named", with_broken)
     told = []

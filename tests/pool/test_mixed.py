@@ -234,3 +234,16 @@ def test_wiggles_have_no_line_and_are_straight_outside():
     second = np.diff(bend(np.linspace(x[0], x[-1], 20001)), 2, axis=0) * (20000 / (x[-1] - x[0])) ** 2
     energy = second.T @ second * (x[-1] - x[0]) / 20000 * bend.size**2
     np.testing.assert_allclose(energy, np.eye(len(energy)), atol=1e-3)
+
+
+def test_columns_that_repeat_each_other_do_not_explain_the_noise_away():
+    random = np.random.default_rng(0)
+    group = np.repeat(np.arange(60), 100)
+    a, flag = random.normal(size=6000), (random.random(6000) < 0.3).astype(float)
+    x = np.column_stack([a, a, flag, 1 - flag, a + 1e-9 * random.normal(size=6000), random.normal(size=6000)])
+    level, slope = random.normal(size=(2, 60))
+    y = level[group] + slope[group] * a + 0.5 * flag + 0.2 * random.normal(size=6000)
+    rows = table((x - x.mean(0)) / x.std(0), y, group)
+    model = fitting.fit_model(rows, fitting.Kind(columns=True, slopes=True))
+    assert model.scale == pytest.approx(0.2, rel=0.03)
+    assert np.abs(model.beta).max() < 100

@@ -24,6 +24,9 @@ from stmaml.pool.usual import learn_usual
 from stmaml.progress import remark, tell
 from stmaml.tables.schema import Schema
 
+WILD = 1e4
+"""Mean square of predictions, in squared spreads of the target: beyond, numbers have run away."""
+
 
 class PoolStopped(Exception):
     """Fitting was asked to stop; members that were done are kept."""
@@ -87,6 +90,8 @@ def _member(member: Member, table: PoolTable, fold: np.ndarray, store: PoolRun |
     said = [out_of_fold(fits, one, fold) for one in tasks]
     if not all(np.isfinite(one.mean).all() and np.isfinite(one.variance).all() for one in said):
         raise ArithmeticError("a prediction is not finite")
+    if any(np.square(one.mean).mean() > WILD for one in said):
+        raise ArithmeticError("its predictions for held-out groups are far from all targets")
     if store is not None:
         store.save_member(member.name, said, fitted, shaken_arrays(_shaken(table, fold, tasks), fits))
     return said, fitted

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-LARGEST = 1e4
+LARGEST = 1e3
 """Most spreads of noise that an effect may have; above, the noise is nothing."""
 
 

@@ -16,6 +16,9 @@ from stmaml.pool.mixed.sums import Sums
 Method = Literal["reml", "ml"]
 TINY_RIDGE = 1e-10
 """Of a free column's square, so that columns that repeat each other share their effect instead of failing."""
+BROKEN = 1e30
+"""The deviance where columns explain more than there is: they repeat each other, and differences of large numbers say
+anything."""
 SMALLEST = 1e-12
 """Share of the target's square that is noise at least."""
 
@@ -77,19 +80,27 @@ class Groups:
 
     factor: Float[np.ndarray, "q q"]
     t: Float[np.ndarray, "g q q"]
+    shrink: Float[np.ndarray, "g q q"]
+    """D T_g."""
+    log_det: float
+    """Of all I + Z'Z D."""
 
 
 def groups_of(sums: Sums, factor: Float[np.ndarray, "q q"]) -> Groups:
     """What single groups contribute under the covariance D = factor factor'."""
-    return Groups(factor, np.linalg.inv(np.eye(len(factor)) + sums.zz @ (factor @ factor.T)))
+    eye = np.eye(len(factor))
+    # Symmetric, so that D T stays positive however large D is: differences of its products would say anything.
+    inner = eye + factor.T @ sums.zz @ factor
+    shrink = factor @ np.linalg.inv(inner) @ factor.T
+    t = np.linalg.inv(eye + sums.zz @ (factor @ factor.T))
+    return Groups(factor, t, shrink, float(np.linalg.slogdet(inner)[1].sum()))
 
 
 def reduce(sums: Sums, groups: Groups) -> Reduced:
     """Columns after the groups' effects are integrated out."""
-    shrink = (groups.factor @ groups.factor.T) @ groups.t
-    explained = sums.flat.T @ (shrink @ sums.zr).reshape(sums.flat.shape)
+    explained = sums.flat.T @ (groups.shrink @ sums.zr).reshape(sums.flat.shape)
     s = sums.rr - 0.5 * (explained + explained.T)
-    return Reduced(sums.num_rows, s, float(-np.linalg.slogdet(groups.t)[1].sum()))
+    return Reduced(sums.num_rows, s, groups.log_det)
 
 
 def solve(
@@ -102,13 +113,16 @@ def solve(
     ridge = np.concatenate([np.ones(wide), TINY_RIDGE * squares[wide:size] + 1e-300])
     lower = _cholesky(inner + np.diag(ridge))
     right = linalg.solve_triangular(lower, scales * reduced.s[:size, size], lower=True, check_finite=False)
-    rss = max(float(reduced.s[size, size] - right @ right), SMALLEST * float(squares[size]), 1e-200)
+    left = float(reduced.s[size, size] - right @ right)
+    rss = max(left, SMALLEST * float(squares[size]), 1e-200)
     half = scales[:, None] * linalg.solve_triangular(lower, np.eye(size), lower=True, check_finite=False).T
     reml = structure.method == "reml"
     dof = max(reduced.num_rows - reml * (size - wide), 1)
     kept = size if reml else wide
     log_det = reduced.log_det + 2.0 * float(np.log(np.diag(lower)[:kept]).sum())
     deviance = log_det + dof * (1.0 + np.log(2.0 * np.pi * rss / dof))
+    if left < -SMALLEST * float(squares[size]):  # rounding has the last word here: a search must not end in it
+        deviance = BROKEN
     return Solved(half @ right, half, scales, lower, rss, dof, float(deviance))
 
 
@@ -185,12 +199,14 @@ def estimate(
     theta = np.concatenate([structure.covariance.start(), np.full(len(structure.wide), 0.4)])
     if start is not None:
         theta = np.where(spreads, np.maximum(start, 0.02), start)
-    bounds = [(0.0 if spread else -LARGEST, LARGEST) for spread in spreads]
+    # Open above: where all sides are closed, the first step of L-BFGS-B goes as far as they let it.
+    bounds = [(0.0 if spread else None, None) for spread in spreads]
 
     def search(start: np.ndarray) -> np.ndarray:
         options = {"maxiter": 200, "ftol": tolerance, "gtol": 1e-5}
         loss = lambda at: deviance(at, sums, structure)[:2]  # noqa: E731
-        return optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+        found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+        return np.clip(found, -LARGEST, LARGEST)
 
     theta = search(theta)
     for _ in range(restarts):
