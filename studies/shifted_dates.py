@@ -15,7 +15,7 @@ import jax.random as jr
 
 from stmaml.benchmarks.base import VAL_SEED
 from stmaml.benchmarks.sources import freeze
-from stmaml.benchmarks.weather import Weather
+from stmaml.benchmarks.weather_tasks import Weather
 from stmaml.errors import SourceError, StmamlError
 from stmaml.evaluation import evaluate
 from stmaml.experiments import EvaluateConfig, load_run

@@ -142,13 +142,20 @@ def test_an_evaluation_scores_open_tasks_one_by_one_however_many_at_once(key):
     tasks = open_set()
     together = evaluate(Fake("random"), tasks, num_samples=20, key=key)
     apart = evaluate(Fake("random"), tasks, num_samples=20, key=key, tasks_at_once=2)
-    assert set(together.values) == {"accuracy", "coverage", "nll", "accuracy_all"}
+    assert set(together.values) == {"accuracy", "coverage", "nll", "nll_served", "accuracy_all"}
     for name, values in together.values.items():
         np.testing.assert_allclose(values, apart.values[name], rtol=1e-6)
     one = jax.tree.map(lambda leaf: leaf[3], tasks.batch.tasks)
     alone = SCORE_OPEN(Fake("random"), one, 3, num_samples=20, key=jr.fold_in(key, 3))
     for name, value in alone.items():
         np.testing.assert_allclose(together.values[name][3], value, rtol=1e-5)
+
+
+def test_nll_served_is_that_of_each_model_on_its_own_rule():
+    p = np.array([[[0.9, 0.8], [0.2, 0.3]], [[0.4, 0.1], [0.7, 0.6]]])  # models, rules, examples
+    right = jnp.asarray(p > 0.5)
+    scores = score_rules(jnp.log(jnp.asarray(p)), right, right.any(0))
+    assert scores["nll_served"] == pytest.approx(-np.log([0.9, 0.8, 0.7, 0.6]).mean(), rel=1e-6)
 
 
 def test_a_deterministic_method_covers_exactly_one_rule(key):

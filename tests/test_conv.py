@@ -302,8 +302,29 @@ def test_the_benchmarks_network_has_800_features():
     assert sum(leaf.size for leaf in jax.tree.leaves(theta)) == 27 * 32 + 3 * 9 * 32 * 32 + 4 * 2 * 32 + 800 * 5 + 5
 
 
+@pytest.mark.parametrize(("form", "acts"), [("shift", True), ("head", False)])
+def test_h_changes_the_order_of_pictures_where_it_shifts_channels(images, key, form, acts):
+    """At the head it adds one number to a logit of all pictures, so that their order stays."""
+    theta = ConvLearner(SHAPE, TINY, 1, h_size=3, h_form=form, key=key)
+    directions = jr.normal(jr.key(3), (20, 3))
+    plain = np.asarray(theta(images, jnp.zeros(3))[:, 0])
+    orders = [np.argsort(np.asarray(theta(images, 5 * h)[:, 0])).tolist() for h in directions]
+    assert any(order != np.argsort(plain).tolist() for order in orders) == acts
+
+
+def test_h_is_a_shift_after_normalisation_and_stays_when_the_network_settles(images, key):
+    theta = ConvLearner(SHAPE, dataclasses.replace(TINY, norm="support"), 2, h_size=3, key=key)
+    assert theta.shifts is not None
+    h = jnp.array([1.0, -2, 3])
+    moved = [block.norm.shift + h @ by.weight for block, by in zip(theta.body.blocks, theta.shifts, strict=True)]
+    by_hand = eqx.tree_at(lambda body: [block.norm.shift for block in body.blocks], theta.body, moved)
+    np.testing.assert_allclose(theta(images, h), theta.head(by_hand(images)), rtol=1e-5, atol=1e-5)
+    settled = theta.settle(images, jnp.ones(len(images)), h)
+    np.testing.assert_allclose(settled(images, h), theta(images, h), rtol=1e-4, atol=1e-5)
+
+
 def test_features_join_before_the_head(images, key):
-    theta = ConvLearner(SHAPE, TINY, 2, h_size=3, key=key)
+    theta = ConvLearner(SHAPE, TINY, 2, h_size=3, h_form="head", key=key)
     h = jnp.array([1.0, -2, 3])
     plain = np.asarray(theta.body(images)) @ np.asarray(theta.head.weight)[:-3]
     np.testing.assert_allclose(theta(images, h), plain + np.asarray(h @ theta.head.weight[-3:]), rtol=1e-4, atol=1e-5)

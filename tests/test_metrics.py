@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import accuracy_score, log_loss
 
-from stmaml.metrics import calibration_error, calibration_gaps, paired_difference, score_task, summarise
+from stmaml.metrics import (
+    calibration_error,
+    calibration_gaps,
+    paired_difference,
+    score_task,
+    summarise,
+    summarise_crossed,
+)
 from stmaml.outcomes import BernoulliOutcome, CategoricalOutcome, NormalOutcome
 from stmaml.prediction import Prediction
 
@@ -60,6 +67,35 @@ def test_heavy_tails_alone_do_no_harm(count, least):
 def test_intervals_of_skewed_values_hold_as_often_as_the_documentation_says(count, share):
     draws = scipy.stats.lognorm.rvs(1, size=(4000, count), random_state=count)
     assert held(draws, np.exp(0.5)) == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("rest", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("ratio", [0.0, 0.6, 1.0, 2.0, 6.0, 20.0])
+def test_intervals_over_three_seeds_and_tasks_hold_whatever_varies_more(ratio, rest):
+    """`ratio` is the error of the mean that seeds make over the one that tasks make."""
+    seeds, tasks, draws = 3, 50, 3000
+    normal = scipy.stats.norm.rvs(size=(draws, seeds + tasks + seeds * tasks), random_state=1)
+    of_seed = normal[:, :seeds, None] * ratio * (seeds / tasks) ** 0.5
+    of_task = normal[:, None, seeds : seeds + tasks]
+    found = 7 + of_seed + of_task + rest * normal[:, seeds + tasks :].reshape(draws, seeds, tasks)
+    hold = np.mean([abs(one["mean"] - 7) <= one["ci95"] for one in map(summarise_crossed, found)])
+    assert hold == pytest.approx(0.95, abs=0.01 + 0.008)  # 94 to 96 %, and two errors of this count
+
+
+def test_an_interval_over_seeds_and_tasks_is_students_where_only_one_of_them_varies():
+    tasks, seeds = np.array([1.0, 2.0, 4.0, 9.0]), np.array([0.0, 1.0, 5.0])
+    by_task = summarise_crossed(np.tile(tasks, (3, 1)))
+    assert by_task["ci95"] == pytest.approx(summarise(tasks)["ci95"])
+    assert summarise_crossed(np.tile(seeds[:, None], (1, 4)))["ci95"] == pytest.approx(summarise(seeds)["ci95"])
+    assert summarise_crossed(tasks[None])["ci95"] == pytest.approx(summarise(tasks)["ci95"])
+    assert summarise_crossed(np.zeros((3, 4))) == {"mean": 0.0, "ci95": 0.0}
+
+
+def test_a_paired_difference_allows_for_seeds_and_a_baseline_has_none():
+    tasks = np.array([1.0, 2.0, 4.0, 9.0])
+    seeds = tasks[None] + np.array([[0.0], [1.0], [5.0]])
+    assert paired_difference(seeds, tasks)["ci95"] == pytest.approx(summarise(np.array([0.0, 1.0, 5.0]))["ci95"])
+    assert paired_difference(seeds, seeds[:2])["mean"] == 0
 
 
 def test_one_value_has_no_interval():

@@ -13,8 +13,9 @@ from stmaml.benchmarks.plain_multi import Config
 from stmaml.methods import bmaml, maml
 from stmaml.metrics import summarise
 from stmaml.recipes import PUBLISHED_FAMILIES, RECIPES, recipe
+from stmaml.recipes.rows import ABLATIONS
 from stmaml.reports import write_report
-from stmaml.reproduction import ABLATIONS, cells
+from stmaml.reproduction import cells
 from stmaml.runs import Run
 from tests.changed import changed
 from tests.picture_files import write_dataset

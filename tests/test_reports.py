@@ -20,7 +20,7 @@ from stmaml.cli import main
 from stmaml.conditions import Conditions, slugify
 from stmaml.evaluation import trace
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, stack_one
-from stmaml.metrics import summarise
+from stmaml.metrics import summarise, summarise_crossed
 from stmaml.outcomes import NormalOutcome
 from stmaml.recipes import recipe
 from stmaml.reports import figures, images, limits, write_report
@@ -33,6 +33,7 @@ from stmaml.runs import Run, json_bytes
 
 TASKS = {"input_range": [0.0, 5.0], "noise": 0.3, "shots": 10, "query": 40}
 MSE = np.array([1.0, 2.0, 3.0, 6.0])
+MORE = ["mse (median)", "trained on"]
 T3 = 3.182446  # the 97.5 % point of Student's t with three degrees of freedom
 
 
@@ -187,8 +188,10 @@ def test_several_seeds_show_the_interval_over_seeds(tmp_path):
     for seed, shift in ((0, 0.0), (1, 1.0)):
         score(make_run(tmp_path / "a" / f"seed-{seed}", seed=seed), {"mse": MSE + shift})
     text = report(tmp_path / "a")
-    half = 12.7062 * np.std([3.0, 4.0], ddof=1) / 2**0.5
+    half = summarise_crossed(np.stack([MSE, MSE + 1]))["ci95"]
     assert cells(text, "st-maml")["mse"] == f"3.500 ± {half:.3f}"
+    assert cells(text, "st-maml")["mse (median)"] == "3.000"
+    assert cells(text, "st-maml")["trained on"] == "1,000,000 tasks"
     assert cells(text, "st-maml")["seeds"] == "2"
     assert cells(text, "st-maml", table=1)["sinusoid"].startswith("2.500 ± ")
     assert "over training seeds" in text
@@ -213,7 +216,8 @@ def test_pairs_compare_with_the_first_run_on_the_same_tasks(tmp_path):
     for seed, shift in ((0, -0.25), (1, 0.25)):
         score(make_run(tmp_path / "b" / f"seed-{seed}", method="maml", seed=seed), {"mse": MSE + change + shift})
     text = report(tmp_path / "a", tmp_path / "b")
-    half = T3 * change.std(ddof=1) / 2
+    half = summarise_crossed(np.stack([change - 0.25, change + 0.25]))["ci95"]
+    assert half > T3 * change.std(ddof=1) / 2
     assert cells(text, "maml", table=2) == {"method": "maml", "mse": f"+0.750 ± {half:.3f}", "nll": ""}
     assert "Difference to st-maml on the same tasks" in text
 
@@ -276,7 +280,7 @@ def test_cost_is_the_number_of_trained_numbers_and_the_mean_time(tmp_path):
 def test_cost_is_left_out_where_nobody_knows_it(tmp_path):
     score(make_run(tmp_path / "a", log=False), {"mse": MSE})
     text = report(tmp_path / "a")
-    assert list(cells(text, "st-maml")) == ["method", "seeds", "tasks", "mse", "mse (paper)"]
+    assert list(cells(text, "st-maml")) == ["method", "seeds", "tasks", "mse", "mse (paper)", *MORE]
     assert "side by side" not in text
 
 
@@ -599,7 +603,8 @@ def test_a_table_has_a_section_for_each_number_of_rows_and_a_row_for_each_baseli
     text = paths[0].read_text()
     assert [path.name.split("-")[0] for path in paths[1:]] == ["shots.png", *["reliability"] * 3, "training.png"]
     assert text.count("## table: table lines, target y, groups 4, shots ") == 3
-    assert list(cells(text, "ridge")) == ["method", "seeds", "tasks", "mse", "coverage90", "width90", "training"]
+    scores = ["mse", "coverage90", "width90"]
+    assert list(cells(text, "ridge")) == ["method", "seeds", "tasks", *scores, MORE[0], "training"]
     assert cells(text, "ridge")["mse"].startswith("6.000")
     assert cells(text, "st-maml")["mse"].startswith("**3.000")
     assert (cells(text, "st-maml")["training"], cells(text, "ridge")["training"]) == ("3 s", "")
@@ -624,7 +629,7 @@ def test_a_tables_own_method_is_the_first_row_and_its_intervals_are_over_groups(
     assert [row.label for row in section.rows] == ["st-maml", "boosting", "ridge"]
     text = report(tmp_path / "a")
     assert "interval over test groups, for one training seed." in text
-    assert "of the difference over groups (negative" in text
+    assert "of the difference over groups, and seeds if several (negative" in text
     assert "over test tasks" not in text
     assert cells(text, "boosting", table=1)["mse"].startswith("-6.000"), "compared with the run's own method"
 

@@ -190,11 +190,14 @@ def test_another_number_of_seeds_overwrites_nothing(tmp_path):
 
 @pytest.mark.usefixtures("_little_boosting")
 def test_weather_from_station_files_to_a_table(tmp_path, monkeypatch, capsys):
-    write_year(tmp_path / "data", 60, num_days=130)
+    for year in (2019, 2022):
+        write_year(tmp_path / "data", 60, year=year, num_days=130)
     (tmp_path / "data" / "2019" / "99999999999.csv").write_text("a page that says: not found\n")
     smoke(monkeypatch, weather.Config, dataclasses.replace(TINY, tasks=4))
     rows = ("np", "ridge-seasonal", "gradient-boosting-summaries")
-    command = ("weather", "--data", tmp_path / "data", "--rows", *rows, "--samples", "2", "--out", tmp_path / "out")
+    years = ("--years", "2019", "--test-years", "2022")
+    command = ("weather", "--data", tmp_path / "data", *years, "--rows", *rows, "--samples", "2")
+    command = (*command, "--out", tmp_path / "out")
     run(monkeypatch, *command)
     assert "left out" in (said := capsys.readouterr().err)
     assert "99999999999.csv" in said, "one bad file is named, and ends nothing"
@@ -204,7 +207,9 @@ def test_weather_from_station_files_to_a_table(tmp_path, monkeypatch, capsys):
     assert list((tmp_path / "out" / "report").glob("years*.png"))
     scores = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("scores/*.json")]
     assert {"mse", "mae", "nll", "crps", "coverage90"} <= set(scores[0]["metrics"])
-    assert len({score["task_set"] for score in scores}) == 1
+    told = {(score["method"], score["conditions"]["tasks"]["years"]) for score in scores}
+    assert told == {(row, year) for row in rows for year in ("2019", "2022")}, "the year trained on, and the other"
+    assert len({score["task_set"] for score in scores}) == 2
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("scores/*.json")}
     run(monkeypatch, *command)
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("scores/*.json")}

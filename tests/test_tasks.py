@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stmaml.tasks import Examples, TaskSpec, pad, weighted_mean
+from stmaml.tasks import Examples, Task, TaskSpec, only_asked, pad, weighted_mean
 
 numbers = st.floats(-100, 100, width=32)
 
@@ -74,3 +74,10 @@ def test_a_union_has_the_rows_of_both_in_order():
 @pytest.mark.parametrize(("shape", "size"), [((), 1), ((3,), 3), ((4, 5, 2), 40)])
 def test_the_size_of_an_input_is_the_product_of_its_extents(shape, size):
     assert TaskSpec(shape, 1).x_size == size
+
+
+def test_what_is_observed_and_asked_counts_once():
+    """The same input with another target is another example; padding is none."""
+    support = pad(Examples.of(jnp.array([[0.0, 1], [2, 3]]), jnp.array([[5.0], [6]])), 3)
+    query = Examples.of(jnp.array([[2.0, 3], [0, 1], [0, 0], [9, 9]]), jnp.array([[6.0], [7], [0], [1]]))
+    assert only_asked(Task(support, query)).weight.tolist() == [0, 1, 1, 1]

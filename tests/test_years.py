@@ -127,7 +127,7 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("settings", [{"inputs": "paper"}, {"inputs": "rich"}, {"handling": "released"}])
+@pytest.mark.parametrize("settings", [{"inputs": "paper"}, {"inputs": "seasons"}, {"handling": "released"}])
 def test_days_and_names_are_those_of_the_benchmark(folder, settings, monkeypatch, figures):
     monkeypatch.setenv("STMAML_CACHE", str(folder / "cache"))
     cases = list(Config(data=str(folder), shots=5, test_query_size=40, **settings).open().showcases())
@@ -135,6 +135,7 @@ def test_days_and_names_are_those_of_the_benchmark(folder, settings, monkeypatch
     for case in cases:
         truth, axis = np.asarray(case.truth), np.asarray(case.axis)
         support = {"support_x": np.asarray(case.support.x), "support_y": np.asarray(case.support.y)}
+        support["support_axis"] = np.asarray(case.support_axis)
         arrays = {"axis": axis, "truth": truth, "low": truth, "median": truth, "high": truth, **support}
         traces.append(Trace(arrays, {**about_trace(case.name), **case.labels}))
         at = np.searchsorted(axis, support_days(arrays))

@@ -81,17 +81,21 @@ def score_rules(
       chosen for it, with the labels known.
     - `coverage`: rules with at least one model; 1 for a single model.
     - `nll`: minus the mean log of the probability averaged over models, on all sets.
+    - `nll_served`: minus the mean log-probability of each model on the set of its own rule alone, as optimistic as
+      `accuracy`.
     - `accuracy_all`: of the averaged probabilities, on all sets.
 
     `log_p` are log-probabilities of the true label of each example of each rule's set under each model; `right` tells
     where a model's likeliest label is the true one, `mean_right` where that of the averaged probabilities is."""
     chosen = assign(log_p[:NUM_ASSIGNED])
-    own = right[jnp.arange(chosen.shape[0]), chosen]
+    models = jnp.arange(chosen.shape[0])
+    own = right[models, chosen]
     marginal = jax.nn.logsumexp(log_p, axis=0) - jnp.log(log_p.shape[0])
     has_model = (chosen[:, None] == jnp.arange(log_p.shape[1])[None]).any(0)
     return {
         "accuracy": own.astype(float).mean(),
         "coverage": has_model.astype(float).sum(),
         "nll": -marginal.mean(),
+        "nll_served": -log_p[models, chosen].mean(),
         "accuracy_all": mean_right.astype(float).mean(),
     }

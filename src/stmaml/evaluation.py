@@ -15,6 +15,7 @@ from stmaml.benchmarks.base import Showcase
 from stmaml.benchmarks.sources import TaskSet
 from stmaml.limits import EVALUATED_BYTES
 from stmaml.methods.base import AbstractMetaLearner, predict
+from stmaml.methods.wrapper import in_use
 from stmaml.metric_table import METRICS, metric, ordered
 from stmaml.metrics import Summary, calibration_gaps, score_task, summarise
 from stmaml.prediction import Prediction
@@ -69,6 +70,7 @@ def evaluate(
 ) -> Scores:
     """Adapts to each task's support alone, then scores the mixture of `num_samples` predictors on its query: by
     `judge`, if not by `score_task`, unless rules are open. Progress is told under `what`, if that is given."""
+    learner = in_use(learner)
     parts: list[dict[str, np.ndarray]] = []
     size = _within_memory(min(tasks_at_once, task_set.num_tasks), learner, task_set, num_samples)
     for index, batch in enumerate(task_set.chunks(size)):
@@ -167,6 +169,8 @@ def trace(
         "support_y": np.asarray(showcase.support.y)[real],
         "curves": np.asarray(prediction.components.mean()[:num_curves]),
     }
+    if showcase.support_axis is not None:
+        arrays["support_axis"] = np.asarray(showcase.support_axis)[real]
     if prediction.target == "real":
         bands = np.asarray(_quantiles(prediction, jnp.array([0.05, 0.5, 0.95])))
         arrays |= dict(zip(("low", "median", "high"), bands, strict=True))

@@ -19,11 +19,11 @@ from stmaml.border.typed import RESTORE, need
 from stmaml.conditions import Conditions, slugify
 from stmaml.errors import RunError, SettingError, StmamlError, at_least
 from stmaml.evaluation import Scores, evaluate, trace
-from stmaml.legacy.settings import OLD_KEYS
+from stmaml.legacy.settings import OLD_KEYS, with_old_forms
 from stmaml.locks import check_unlocked, locked
 from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, MethodConfig
-from stmaml.methods.wrapper import inner_loop, method_of, with_inner
+from stmaml.methods.wrapper import in_use, inner_loop, method_of, with_inner
 from stmaml.provenance import provenance
 from stmaml.recipes import Experiment, InputScale, Modelling, build_learner, measured_scaling
 from stmaml.runs import Run, as_json, from_dict, held_runs, newest_common_checkpoint
@@ -50,6 +50,10 @@ class EvaluateConfig:
     """Gradient steps on the support set, if not as in training."""
     data: str | None = None
     """Where the benchmark's files lie, if not where they lay in training."""
+    years: tuple[int, ...] | None = None
+    """Years of the weather stations, if not those trained on: scores are kept beside those of other years."""
+    val_shift: int | None = None
+    """Days by which the dates of validation tasks of weather move, if not as in training."""
     validation: bool = False
     """Score validation tasks, to choose settings by, and save nothing: what something was chosen on is no test."""
 
@@ -59,8 +63,12 @@ class EvaluateConfig:
 
     def of(self, experiment: Experiment) -> BenchmarkConfig:
         """The settings of the benchmark that a run of this experiment is scored on."""
-        settings = experiment.benchmark_settings
-        return settings.at_test(experiment.benchmark, shots=self.shots, noise=self.noise, data=self.data)
+        return self.on(experiment.benchmark, experiment.benchmark_settings)
+
+    def on(self, benchmark: str, settings: BenchmarkConfig) -> BenchmarkConfig:
+        """The settings of a benchmark, changed as asked for."""
+        asked = {"shots": self.shots, "noise": self.noise, "data": self.data, "val_shift": self.val_shift}
+        return settings.at_test(benchmark, **asked, test_years=self.years, val_years=self.years)
 
 
 def meta_train(
@@ -247,9 +255,10 @@ def experiment_of(config: dict[str, Any]) -> Experiment:
     name = benchmark["name"]
     # Settings of tables are imported when asked for: polars comes with them.
     tasks = importlib.import_module("stmaml.tables.benchmark").Config if name == TABLE else BENCHMARKS[name]
-    settings = from_dict(tasks, benchmark["settings"]), from_dict(METHODS[method["name"]], method["settings"])
-    modelling, training = from_dict(Modelling, config["modelling"]), from_dict(TrainConfig, config["training"])
-    return Experiment(name, method["name"], need(str, method["preset"], "preset"), *settings, modelling, training)
+    kinds: Any = ((tasks, benchmark["settings"]), (METHODS[method["name"]], method["settings"]))
+    kinds += ((Modelling, config["modelling"]), (TrainConfig, config["training"]))
+    settings = [from_dict(kind, with_old_forms(kind, need(dict, values, "settings"))) for kind, values in kinds]
+    return Experiment(name, method["name"], need(str, method["preset"], "preset"), *settings)
 
 
 def describe(experiment: Experiment, seed: int) -> dict[str, Any]:
@@ -276,7 +285,7 @@ def load_learner(
     run: Run, experiment: Experiment, spec: TaskSpec, own_scaling: Scaling | None = None
 ) -> AbstractMetaLearner:
     """The best learner of a run whose tasks look like `spec`; `own_scaling` is the benchmark's, where it has one."""
-    return run.load_learner(_shapes(run, experiment, spec, _scaling_of(run, own_scaling)))
+    return in_use(run.load_learner(_shapes(run, experiment, spec, _scaling_of(run, own_scaling))))
 
 
 def _shapes(run: Run, experiment: Experiment, spec: TaskSpec, scaling: Scaling | None) -> AbstractMetaLearner:
@@ -322,7 +331,7 @@ def tests_of(benchmark: Benchmark, name: str, config: EvaluateConfig) -> list[Te
     if config.validation and benchmark.labelled:
         raise SettingError("the validation groups of a table have calibrated its runs: score test groups instead.")
     count = config.tasks or benchmark.test_tasks
-    tasks = benchmark.val_set(count) if config.validation else benchmark.test_set(count)
+    tasks = benchmark.choosing_set(count) if config.validation else benchmark.test_set(count)
     stated = {"validation": config.validation, **benchmark.conditions}
     usual = Conditions(name, stated, config.samples, config.inner_steps)
     by_shots = {shots: replace(usual, tasks={**usual.tasks, "shots": shots}) for shots in benchmark.labelled}
@@ -330,9 +339,22 @@ def tests_of(benchmark: Benchmark, name: str, config: EvaluateConfig) -> list[Te
     return tests or [Test(tasks, usual)]
 
 
+@dataclass(frozen=True)
+class Scored:
+    """What a run scores in a test."""
+
+    summary: dict[str, Any]
+    scores: Scores
+
+
 def evaluate_run(
     run: Run, config: EvaluateConfig, benchmark: Benchmark, tests: list[Test] | None = None
 ) -> list[dict[str, Any]]:
+    """The summaries of `score_run`."""
+    return [scored.summary for scored in score_run(run, config, benchmark, tests)]
+
+
+def score_run(run: Run, config: EvaluateConfig, benchmark: Benchmark, tests: list[Test] | None = None) -> list[Scored]:
     """Scores a run's learner on test tasks, `tests_of` these if not given, and saves summary, per-task scores and what
     its figures need; of validation tasks nothing is saved, so that no report takes them for a test."""
     experiment = load_experiment(run)
@@ -340,17 +362,15 @@ def evaluate_run(
     if config.inner_steps is not None:
         learner = with_inner_steps(learner, config.inner_steps)
     tests = tests or tests_of(benchmark, experiment.benchmark, config)
-    summaries = [_score(run, test, config, benchmark, learner) for test in tests]
-    as_trained = (config.shots, config.noise, config.inner_steps) == (None,) * 3
+    scored = [_score(run, test, config, benchmark, learner) for test in tests]
+    as_trained = (config.shots, config.noise, config.inner_steps, config.years) == (None,) * 4
     kept = config.data is not None and run.curves()  # figures stay those of the first data
     for showcase in benchmark.showcases() if as_trained and not (config.validation or kept) else ():
         run.save_arrays(Path("curves") / f"{showcase.name}.npz", trace(learner, showcase, key=jr.key(TEST_SEED)))
-    return summaries
+    return scored
 
 
-def _score(
-    run: Run, test: Test, config: EvaluateConfig, benchmark: Benchmark, learner: AbstractMetaLearner
-) -> dict[str, Any]:
+def _score(run: Run, test: Test, config: EvaluateConfig, benchmark: Benchmark, learner: AbstractMetaLearner) -> Scored:
     judge = benchmark.aftercare.judge(run.folder, test.shots or 0) if benchmark.aftercare else None
     what = f"scoring {run.folder.name}" + ("" if test.shots is None else f" from {test.shots} labelled rows")
     key = jr.key(TEST_SEED)
@@ -358,7 +378,7 @@ def _score(
     summary = summarise_scores(run, test, benchmark, scores)
     if not config.validation:
         save_scores(run, test, summary, scores)
-    return summary
+    return Scored(summary, scores)
 
 
 def save_scores(run: Run, test: Test, summary: dict[str, Any], scores: Scores) -> None:

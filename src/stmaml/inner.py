@@ -88,9 +88,11 @@ class InnerLoop:
     """Whether the outer gradient passes through the inner gradients."""
     remat: bool = False
     """Recompute inner steps in the backward pass: less memory, more time."""
+    test_steps: int | None = None
+    """Gradient steps on the support set of a validation or test task; as in training if not given."""
 
     def __post_init__(self):
-        at_least(0, inner_steps=self.inner_steps)
+        at_least(0, inner_steps=self.inner_steps, test_steps=self.test_steps)
         check_descent("inner", self.inner_lr, self.inner_clamp)
 
     def __call__(

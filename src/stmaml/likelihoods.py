@@ -3,11 +3,12 @@
 import abc
 from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from stmaml import outcomes
 from stmaml.errors import SettingError
@@ -112,6 +113,10 @@ class Gaussian(AbstractReal):
         # Adds nothing to the value and nothing to the predictor's gradient: only log_noise learns from it.
         noise_fit = -self.outcome(jax.lax.stop_gradient(raw)).log_prob(y)
         return jnp.square(y - raw).mean(-1) + noise_fit - jax.lax.stop_gradient(noise_fit)
+
+    def estimates_noise(self) -> bool:
+        """Whether the noise level is a by-product that an average of squared residuals can stand for."""
+        return self.noise == "residual"
 
 
 class Predicted(AbstractReal):
@@ -254,3 +259,42 @@ def likelihood_for(spec: TaskSpec) -> AbstractLikelihood:
         return Bernoulli(spec.y_size)
     check_noise_model(spec.noise)
     return NOISE_MODELS[spec.noise](spec.y_size, spec.noise_std)
+
+
+Tree = TypeVar("Tree", bound=PyTree)
+
+
+def without_noise(gradients: Tree, learner: PyTree) -> Tree:
+    """Gradients of a learner, with 0 for noise levels that are estimated from residuals."""
+
+    def cut(likelihood: Gaussian, gradient: Any) -> Gaussian:
+        del likelihood
+        return eqx.tree_at(lambda one: one.log_noise, gradient, jnp.zeros_like(gradient.log_noise))
+
+    return _with_noise(cut, learner, gradients)
+
+
+def estimate_noise(learner: Tree, gradients: PyTree, share: float) -> Tree:
+    """The learner with noise levels moved towards the squared residuals of a batch, by a running mean in which the
+    batch has this share. The gradient tells the residuals: that of log sigma is 1 - r^2 / sigma^2 for each target."""
+
+    def move(likelihood: Any, gradient: Any) -> Gaussian:
+        ratio = 1 - gradient.log_noise / likelihood.size
+        moved = likelihood.log_noise + jnp.log1p(share * (ratio - 1)) / 2
+        return eqx.tree_at(lambda one: one.log_noise, likelihood, moved)
+
+    return _with_noise(move, learner, gradients, keep_first=True)
+
+
+def _with_noise(change: Callable[..., Any], learner: PyTree, gradients: PyTree, *, keep_first: bool = False) -> Any:
+    """Both trees as one, by `change` where a noise level is estimated; else the gradients' leaves, or the learner's."""
+
+    def is_noise(node: Any) -> bool:
+        return isinstance(node, Gaussian) and node.estimates_noise()
+
+    def one(own: Any, gradient: Any) -> Any:
+        if is_noise(own):
+            return change(own, gradient)
+        return own if keep_first else gradient
+
+    return jax.tree.map(one, learner, gradients, is_leaf=is_noise)

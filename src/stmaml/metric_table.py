@@ -44,8 +44,9 @@ class Metric:
 
 _OPEN_RULES = (
     "accuracy: of each sampled model on the one rule of three it serves best, chosen with the labels known, which is "
-    "optimistic. accuracy_all: of the averaged probabilities on all three rules. coverage: rules that at least one "
-    "model serves best, from 1 to 3; models that guess at random cover all, so read it beside the nll."
+    "optimistic. nll_served: of each model on that rule, optimistic likewise. accuracy_all: of the averaged "
+    "probabilities on all three rules. coverage: rules that at least one model serves best, from 1 to 3; models that "
+    "guess at random cover all, so read it beside the nll."
 )
 _ALL = (
     Metric("accuracy", "accuracy", "higher", always=("class",)),
@@ -56,6 +57,7 @@ _ALL = (
     Metric("mae", "mean absolute error"),
     Metric("mse_clean", "mean squared error without the noise"),
     Metric("nll", "negative log-likelihood", unit="nats", always=ANY),
+    Metric("nll_served", "negative log-likelihood on the rule served", unit="nats"),
     Metric("crps", "continuous ranked probability score"),
     Metric("accuracy_all", "accuracy on all rules", "higher"),
     Metric("coverage", "rules covered", "higher", note=_OPEN_RULES),

@@ -1,5 +1,7 @@
 """Scores of a prediction against the truth, and their intervals: arrays in, numbers out."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,6 +96,46 @@ def summarise(values: Float[np.ndarray, " m"]) -> Summary:
         return {"mean": float(values.mean()), "ci95": half}
 
 
+def summarise_crossed(values: Float[np.ndarray, "s m"]) -> Summary:
+    """Mean over training seeds (rows) and tasks (columns), with the half-width of a 95 % interval for other seeds and
+    other tasks. Scores are taken as a mean, a part of the seed, a part of the task and a rest, all of them random. The
+    variance of the mean is then (MS_seeds + MS_tasks - MS_rest) / (s m), where MS are the mean squares of a two-way
+    analysis of variance. Its quantile lies between two: Student's t with Satterthwaite's degrees of freedom, which is
+    too short where seeds matter most, and the two half-widths added in quadrature, too long where they matter little;
+    they are weighed by the share of each in the variance. docs/results.md has how often such intervals hold."""
+    seeds, tasks = values.shape
+    if min(seeds, tasks) < 2:
+        return summarise(values.mean(0) if seeds < 2 else values.mean(1))
+    values = np.asarray(values, dtype=np.float64)  # sums of squares of thousands of tasks
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean, by_seed, by_task = values.mean(), values.mean(1), values.mean(0)
+        rest = values - by_seed[:, None] - by_task[None] + mean
+        free = seeds - 1, tasks - 1
+        of_seeds = tasks * np.square(by_seed - mean).sum() / free[0]
+        of_rest = np.square(rest).sum() / (free[0] * free[1])
+        of_tasks = max(seeds * np.square(by_task - mean).sum() / free[1] - of_rest, 0.0)
+        half = math.sqrt(_squared_half_width((float(of_seeds), float(of_tasks)), free) / values.size)
+    return {"mean": float(mean), "ci95": half}
+
+
+def _squared_half_width(parts: tuple[float, float], free: tuple[int, int]) -> float:
+    """The square of a 95 % interval's half-width, where a variance has these two parts with these degrees of freedom;
+    the first part is the one with few."""
+    whole = sum(parts)
+    if not (whole > 0 and math.isfinite(whole)):
+        return 0.0 if whole == 0 else math.nan
+    pooled_free = whole**2 / sum(part**2 / count for part, count in zip(parts, free, strict=True))
+    pooled = stdtrit(pooled_free, 0.975) ** 2 * whole
+    added = sum(stdtrit(count, 0.975) ** 2 * part for part, count in zip(parts, free, strict=True))
+    share = parts[0] / whole
+    return float((1 - share) * pooled + share * added)
+
+
+def of_each_task(values: Shaped[np.ndarray, "m *part"]) -> Shaped[np.ndarray, " m"]:
+    """One number for each task: its score, or its part in a calibration error with the signs of the bins held."""
+    return values if values.ndim == 1 else values @ np.sign(values.mean(0))
+
+
 def summarise_share(values: Float[np.ndarray, " m"]) -> Summary:
     """Share of tasks whose value is 1 and not 0, with the longer half of its 95 % interval."""
     share = float(values.mean())
@@ -107,8 +149,14 @@ def share_interval(count: int, total: int) -> tuple[float, float]:
     return low, float(betaincinv(count + 1, total - count, 0.975)) if count < total else 1.0
 
 
-def paired_difference(first: Float[np.ndarray, " m"], second: Float[np.ndarray, " k"]) -> Summary:
-    """How much larger `first` is than `second` on the same tasks, with the interval of the difference itself."""
-    if len(first) != len(second):
-        raise ValueError(f"a paired comparison needs the same tasks; got {len(first)} and {len(second)} of them.")
-    return summarise(first - second)
+def paired_difference(first: Float[np.ndarray, "*s m"], second: Float[np.ndarray, "*r k"]) -> Summary:
+    """How much larger `first` is than `second` on the same tasks, with the interval of the difference itself. Rows, if
+    there are any, are training seeds: the interval then allows for other seeds too. Of two numbers of seeds the smaller
+    counts; what has one alone, such as a baseline, is the same under all."""
+    first, second = np.atleast_2d(first), np.atleast_2d(second)
+    tasks = first.shape[1], second.shape[1]
+    if tasks[0] != tasks[1]:
+        raise ValueError(f"a paired comparison needs the same tasks; got {tasks[0]} and {tasks[1]} of them.")
+    seeds = [len(each) for each in (first, second) if len(each) > 1]
+    count = min(seeds, default=1)
+    return summarise_crossed(first[:count] - second[:count])

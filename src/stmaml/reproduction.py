@@ -5,15 +5,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stmaml import experiments
 from stmaml.baselines import Baseline, BoostingConfig, Pooled, numpy_tasks, regression_baselines, score_baseline
+from stmaml.benchmarks import regression2d
 from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget
 from stmaml.errors import RunError, SettingError
 from stmaml.experiments import EvaluateConfig, evaluate_run, save_scores, summarise_scores, tests_of, train_runs
 from stmaml.methods import METHODS
 from stmaml.methods.looks_up import LookUp
+from stmaml.metric_table import ordered
+from stmaml.metrics import of_each_task, summarise_crossed
 from stmaml.provenance import provenance
-from stmaml.recipes import BEYOND, Experiment, presets, recipe
+from stmaml.recipes import BEYOND, RECIPES, Experiment, presets, recipe
+from stmaml.recipes.base import with_changes
+from stmaml.recipes.rows import ABLATIONS, searched
 from stmaml.runs import Run, as_json, held_runs
 from stmaml.training import Diverged, Observer
 
@@ -21,11 +28,6 @@ VAL_TASKS = 500  # validation tasks that choose a baseline's settings
 QUICK = BoostingConfig(
     learning_rate=(0.1,), max_leaf_nodes=(15,), min_samples_leaf=(20,), max_iter=60, max_rows=20_000, tuning_rows=5_000
 )
-ABLATIONS = {
-    "st-maml-without-augmentation": {"augment": False},
-    "st-maml-without-tailoring": {"tailor": False},
-    "st-maml-deterministic": {"stochastic": False},
-}
 LOOKING = "maml-attention"  # MAML whose inputs look the support up: what attention brings without a task variable
 SWEPT = ("st-maml", "st-maml-best")  # rows that are tested with several numbers of examples
 
@@ -61,13 +63,35 @@ class Cell:
         if not all(run.is_trained(self.experiment.training.steps) for run in runs):
             train_runs(runs, self.experiment, benchmark, observers=observers, should_stop=should_stop)
         swept = benchmark.sweep.shots if benchmark.sweep and budget.sweep and self.name in SWEPT else ()
-        for shots in (None, *swept):
-            config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples, shots=shots)
-            tested = benchmark.vary(config.of(self.experiment))
-            tests = tests_of(tested, self.experiment.benchmark, config)
-            for run in runs:
-                if not all(test.done(run) for test in tests):
-                    evaluate_run(run, config, tested, tests)
+        usual = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)
+        besides = [replace(usual, **changes) for changes in benchmark.besides]
+        for config in (usual, *besides, *(replace(usual, shots=shots) for shots in swept)):
+            self._score(runs, config, benchmark.vary(config.of(self.experiment)))
+
+    def _score(self, runs: list[Run], config: EvaluateConfig, tested: Benchmark) -> None:
+        """Scores those runs that were not yet scored so."""
+        tests = tests_of(tested, self.experiment.benchmark, config)
+        for run in runs:
+            if not all(test.done(run) for test in tests):
+                evaluate_run(run, config, tested, tests)
+
+    def told(self, folder: Path, budget: Budget, benchmark: Benchmark) -> dict[str, Any]:
+        """What came out, in short: scores with their intervals over seeds and tasks, and what they cost."""
+        config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)
+        (test,) = tests_of(benchmark.vary(config.of(self.experiment)), self.experiment.benchmark, config)
+        runs, training = experiments.run_folders(folder, list(range(budget.seeds))), self.experiment.training
+        arrays = [run.score_arrays(test.name()) for run in runs]
+        values = {name: np.stack([of_each_task(one[name]) for one in arrays]) for name in ordered(arrays[0])}
+        values.pop("family")
+        return {
+            "row": self.name,
+            "seeds": len(runs),
+            "tasks": test.tasks.num_tasks,
+            "trained_on": training.steps * training.tasks_per_batch,
+            "seconds": max((entry.get("seconds", 0.0) for run in runs for entry in run.log()), default=0.0),
+            "metrics": {name: summarise_crossed(each) for name, each in values.items()},
+            "medians": {name: float(np.median(each.mean(0))) for name, each in values.items()},
+        }
 
     def _open(self, folder: Path, budget: Budget, benchmark: Benchmark) -> list[Run]:
         seeds = list(range(budget.seeds))
@@ -107,14 +131,29 @@ class BaselineCell:
         del should_stop, observers
         run = self._open(folder)
         config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)  # not sampled: so as to share a table
-        (test,) = tests_of(benchmark, self.benchmark, config)
-        if test.done(run):
+        asked = [(benchmark, config)]
+        for changes in benchmark.besides:
+            other = replace(config, **changes)
+            asked.append((benchmark.vary(other.on(self.benchmark, self.settings)), other))
+        tests = [(tested, test) for tested, wanted in asked for test in tests_of(tested, self.benchmark, wanted)]
+        if all(test.done(run) for _, test in tests):
             return
+        fitted = self._fitted(benchmark, budget)
+        for tested, test in tests:
+            scores = score_baseline(fitted, test.tasks)
+            save_scores(run, test, summarise_scores(run, test, tested, scores), scores)
+
+    def _fitted(self, benchmark: Benchmark, budget: Budget) -> Baseline:
         assert benchmark.rows is not None
         train = Pooled(*benchmark.rows.pooled(self.max_rows, 0))
-        val = numpy_tasks(benchmark.val_set(min(VAL_TASKS, budget.tasks)))
-        scores = score_baseline(self.baseline.fit(train, val), test.tasks)
-        save_scores(run, test, summarise_scores(run, test, benchmark, scores), scores)
+        return self.baseline.fit(train, numpy_tasks(benchmark.val_set(min(VAL_TASKS, budget.tasks))))
+
+    def told(self, folder: Path, budget: Budget, benchmark: Benchmark) -> dict[str, Any]:
+        """What came out, in short."""
+        config = EvaluateConfig(tasks=budget.tasks, samples=budget.samples)
+        (test,) = tests_of(benchmark, self.benchmark, config)
+        summary = Run(folder).scores()[test.name()]
+        return {"row": self.name, "seeds": 0, "tasks": summary["tasks"], "metrics": summary["metrics"]}
 
     def _open(self, folder: Path) -> Run:
         run = Run(folder)
@@ -155,25 +194,48 @@ def _other_settings(folder: Path) -> RunError:
 def cells(name: str, benchmark: Benchmark, budget: Budget, *, only: tuple[str, ...] = (), **changes: Any) -> list[Row]:
     """The rows of a benchmark's table: every method that has a recipe for it, ST-MAML's ablations and baselines; those
     named in `only`, or all if it is empty. `changes` are to the benchmark's settings, the same for every row."""
-    plain = [Cell(m, recipe(name, m, presets(name, m)[0])) for m in METHODS if presets(name, m)]
-    wanted = [(m, preset) for preset in BEYOND for m in METHODS if preset in presets(name, m)]
-    large = [Cell(f"{m}-{preset}", recipe(name, m, preset)) for m, preset in wanted]
-    rows: list[Row] = [_within(cell, budget, changes) for cell in (*plain, *_ablated(name), *_looking(name, benchmark))]
-    rows += [_within(cell, budget, changes, own_pace=True) for cell in large]
-    rows += _baselines(name, benchmark, budget)
+    usual, large = method_cells(name, budget, **changes)
+    usual += [_within(cell, budget, changes) for cell in _looking(name, benchmark)]
+    baselines = _baselines(name, benchmark, budget)
+    rows: list[Row] = [*usual, *large, *baselines]
     if unknown := sorted(set(only) - {row.name for row in rows}):
         raise SettingError(f"there is no row '{unknown[0]}'; choose among: {', '.join(row.name for row in rows)}.")
-    usual = {row.name for row in rows} - ({cell.name for cell in large} if not budget.own_pace else set())
-    return [row for row in rows if row.name in (only or usual)]
+    wanted = {row.name for row in [*usual, *(large if budget.own_pace else ()), *baselines]}
+    return [row for row in rows if row.name in (only or wanted)]
 
 
-def _ablated(name: str) -> list[Cell]:
-    """ST-MAML with one part off, where it is tried on the benchmark at all."""
-    if not presets(name, "st-maml"):
-        return []
-    main: Any = recipe(name, "st-maml", presets(name, "st-maml")[0])
-    settings = {row: replace(main.method_settings, **off) for row, off in ABLATIONS.items()}
-    return [Cell(row, replace(main, method_settings=changed)) for row, changed in settings.items()]
+def method_cells(name: str, budget: Budget, **changes: Any) -> tuple[list[Cell], list[Cell]]:
+    """The rows of methods and ablations, and those of larger presets, which smaller budgets leave out."""
+    usual = [_within(cell, budget, changes) for cell in _on_equal_terms(name)]
+    return usual, [_within(cell, budget, changes, own_pace=True) for cell in _beyond(name)]
+
+
+def _on_equal_terms(name: str) -> list[Cell]:
+    """Every method and ST-MAML's ablations, with what the search chose for each, or else by the first preset."""
+    methods = [method for method in METHODS if presets(name, method)]
+    wanted = [*methods, *(ABLATIONS if "st-maml" in methods else ())]
+    return [Cell(row, searched(RECIPES, name, row) or _by_recipe(name, row)) for row in wanted]
+
+
+def _by_recipe(name: str, row: str) -> Experiment:
+    method = "st-maml" if row in ABLATIONS else row
+    return with_changes(recipe(name, method, presets(name, method)[0]), ABLATIONS.get(row, {}))
+
+
+def _beyond(name: str) -> list[Cell]:
+    """Rows at a pace of their own: presets that are not of the paper's size, the authors' code, and what tells apart
+    what two of them differ in."""
+    wanted = [(m, preset) for preset in BEYOND for m in METHODS if preset in presets(name, m)]
+    rows = [Cell(f"{m}-{preset}", recipe(name, m, preset)) for m, preset in wanted]
+    if name == "regression2d":  # on this table's tasks
+        table = regression2d.Config()
+        usual = {"benchmark_settings.input_range": table.input_range, "benchmark_settings.balanced": table.balanced}
+        rows.append(Cell("st-maml-released", with_changes(recipe(name, "st-maml", "released"), usual)))
+    if name == "weather":  # else attention would stand against none
+        ours, theirs = (recipe(name, method, "tuned") for method in ("st-maml", "maml"))
+        same = {"modelling": ours.modelling, "training": ours.training}
+        rows.append(Cell("maml-tuned-attention", with_changes(theirs, same)))
+    return rows
 
 
 def _looking(name: str, benchmark: Benchmark) -> list[Cell]:

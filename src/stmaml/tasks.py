@@ -112,6 +112,16 @@ def weighted_mean(values: Float[Array, "n *rest"], weight: Weight) -> Float[Arra
     return jnp.tensordot(shares, values, axes=1)
 
 
+def only_asked(task: Task) -> Examples:
+    """The query with weight 0 for examples that are in the support as well. Images are taken to be in one alone."""
+    support, query = task.support, task.query
+    if query.x.ndim != 2:
+        return query
+    there = (query.x[:, None] == support.x[None]).all(-1) & (support.weight > 0)[None]
+    targets = (query.y[:, None] == support.y[None]).reshape(*there.shape, -1).all(-1)
+    return Examples(query.x, query.y, query.weight * ~(there & targets).any(1))
+
+
 def pad(examples: Examples, size: int) -> Examples:
     """The same set with rows of zeros and weight 0 appended until it has `size` rows."""
     missing = size - examples.weight.shape[0]

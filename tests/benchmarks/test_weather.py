@@ -16,11 +16,22 @@ import numpy as np
 import pytest
 from jaxtyping import PRNGKeyArray
 
-from stmaml.benchmarks import BENCHMARKS, weather
+from stmaml.benchmarks import BENCHMARKS, weather, weather_tasks
 from stmaml.benchmarks.base import Benchmark
 from stmaml.benchmarks.sources import check_batch, freeze
-from stmaml.benchmarks.weather import BANDS, Config, Weather, bands, shuffled
-from stmaml.benchmarks.weather_inputs import MEASURED, PAPER_INPUTS, RICH_INPUTS, Days, Features, Handling, flag_table
+from stmaml.benchmarks.weather import Config
+from stmaml.benchmarks.weather_inputs import (
+    MEASURED,
+    PAPER_INPUTS,
+    RICH_INPUTS,
+    Days,
+    Features,
+    Handling,
+    Moved,
+    flag_table,
+)
+from stmaml.benchmarks.weather_splits import place_of
+from stmaml.benchmarks.weather_tasks import BANDS, Weather, bands, shuffled
 from stmaml.data.stations import MISSING, NAMES, Stations
 from stmaml.errors import SettingError, SourceError
 from stmaml.tasks import TaskBatch
@@ -300,7 +311,7 @@ def test_another_seed_gives_another_split_and_name(folder):
 
 
 def test_shares_of_the_station_split():
-    places = np.array([weather._place(f"{i:011d}", 402) for i in range(20_000)])
+    places = np.array([place_of(f"{i:011d}", 402) for i in range(20_000)])
     assert 0 <= places.min() < 0.001 < 0.999 < places.max() < 1
     for level in (0.12, 0.22):
         assert np.mean(places < level) == pytest.approx(level, abs=5 * math.sqrt(level / 20_000))
@@ -570,7 +581,8 @@ def test_a_moved_date_runs_over_the_end_of_its_year(last_day):
     zero = jnp.zeros(1, dtype=jnp.int32)
     for features in (paper(), rich()):
         for day, shift, lands in ((last_day, 2, 1), (0, -2, last_day - 1)):
-            moved = features(table(day=day, last_day=last_day), zero, zero, jnp.array(shift))
+            by = Moved(jnp.array(shift), jnp.array(False), jnp.array(0))
+            moved = features(table(day=day, last_day=last_day), zero, zero, by)
             np.testing.assert_allclose(moved, features(table(day=lands, last_day=last_day), zero, zero), atol=1e-6)
 
 
@@ -616,7 +628,7 @@ def test_pooled_rows_are_drawn_without_replacement(benchmark, folder):
 
 def test_pooled_rows_do_not_depend_on_chunks(benchmark, monkeypatch):
     whole = as_weather(benchmark.train).pooled(300, 0)
-    monkeypatch.setattr(weather, "POOLED_ROWS", 150)
+    monkeypatch.setattr(weather_tasks, "POOLED_ROWS", 150)
     for a, b in zip(whole, as_weather(benchmark.train).pooled(300, 0), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
@@ -643,7 +655,7 @@ def test_showcases_are_years_of_test_stations(benchmark, folder):
 
 def test_a_benchmark_under_other_settings_shares_what_was_read(folder, monkeypatch):
     five = config(folder, shots=5).open()
-    monkeypatch.setattr(weather, "read_stations", None)  # files are not read again
+    monkeypatch.setattr(weather, "read_years", None)  # files are not read again
     assert five.vary(five.settings) is five
     ten = five.vary(config(folder, shots=10))
     assert ten.conditions["shots"] == 10

@@ -135,7 +135,7 @@ def test_loss_is_the_query_loss_plus_the_weighted_reconstruction_losses(key):
 @pytest.mark.parametrize("spec", [SPEC, CLASSES], ids=["real", "class"])
 def test_recurrent_embedding_heeds_order_but_not_padding(spec, key):
     """For classes it reads the prototypes, so that the order of the examples is irrelevant even then."""
-    learner = dataclasses.replace(SMALL_ARML, embedding="rnn").build(spec, key=key)
+    learner = dataclasses.replace(SMALL_ARML, embedding="rnn", reading_order="given").build(spec, key=key)
     task = small_task(spec, key=key)
 
     @eqx.filter_jit

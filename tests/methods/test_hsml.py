@@ -12,7 +12,8 @@ import pytest
 from stmaml.inner import InnerLoop
 from stmaml.methods import hsml, maml
 from stmaml.methods.base import predict
-from stmaml.tasks import TaskSpec, pad
+from stmaml.methods.gated import by_content
+from stmaml.tasks import Examples, TaskSpec, pad
 from tests.methods.small import SMALL, small_task
 
 SPEC = TaskSpec((2,), 1)
@@ -96,7 +97,7 @@ def test_loss_is_the_query_loss_plus_the_weighted_reconstruction_loss(key):
 
 
 def test_recurrent_embedding_heeds_order_but_not_padding(key):
-    learner = dataclasses.replace(SMALL_HSML, embedding="rnn").build(SPEC, key=key)
+    learner = dataclasses.replace(SMALL_HSML, embedding="rnn", reading_order="given").build(SPEC, key=key)
     task = small_task(SPEC, key=key)
 
     @eqx.filter_jit
@@ -105,3 +106,17 @@ def test_recurrent_embedding_heeds_order_but_not_padding(key):
 
     np.testing.assert_allclose(mean(pad(task.support, 7)), mean(task.support), rtol=1e-4, atol=1e-5)
     assert not np.allclose(mean(jax.tree.map(lambda a: a[::-1], task.support)), mean(task.support), atol=1e-6)
+
+
+def test_a_recurrent_embedding_reads_the_support_in_an_order_that_tells_no_label(key):
+    """Sorted by class or shuffled, whatever the labels: the rows are read in the same order."""
+    x, y = jr.normal(key, (6, 2)), jnp.array([0, 0, 1, 1, 2, 2])
+    shuffled = jr.permutation(jr.fold_in(key, 1), 6)
+    one, other = by_content(Examples.of(x, y)), by_content(Examples.of(x[shuffled], y[shuffled]))
+    assert eqx.tree_equal(one, other)
+    assert (by_content(Examples.of(x, y[::-1])).x == one.x).all()
+    given = dataclasses.replace(SMALL_HSML, embedding="rnn", reading_order="given")
+    support = Examples.of(x, y)
+    assert given.ordered(support) is support
+    assert SMALL_HSML.ordered(support) is support  # pooling heeds no order
+    assert eqx.tree_equal(dataclasses.replace(given, reading_order="content").ordered(support), one)

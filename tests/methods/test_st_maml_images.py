@@ -48,8 +48,10 @@ def test_sizes_are_those_of_the_paper():
     assert [block.weight.shape for block in learner.image.blocks] == [(3, 3, 3, 6), (3, 3, 6, 6)]
     assert learner.phi.pair.layers[0].weight.shape == (6 * 21 * 21 + 5, 128)
     assert len(learner.phi.pair.layers) == 2
-    assert learner.theta.head.weight.shape == (800 + 32, 5)
-    assert learner.w.layers[-1].weight.shape == (128, 832)
+    assert learner.theta.head.weight.shape == (800, 5)
+    assert learner.w.layers[-1].weight.shape == (128, 800)
+    assert isinstance(learner.theta, ConvLearner)
+    assert [by.weight.shape for by in learner.theta.shifts or ()] == [(32, 32)] * 4
 
 
 def test_the_task_variable_reads_images_beside_their_labels(support):

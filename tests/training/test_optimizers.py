@@ -29,8 +29,8 @@ def grads(params):
     return jax.tree.map(lambda leaf: jr.normal(next(keys), leaf.shape), eqx.filter(params, eqx.is_inexact_array))
 
 
-def first_step(name, params, grads):
-    rule = optimizer(name, optax.constant_schedule(RATE), clip_norm=1e6)
+def first_step(name, params, grads, weight_decay=0.0):
+    rule = optimizer(name, optax.constant_schedule(RATE), clip_norm=1e6, weight_decay=weight_decay)
     params = eqx.filter(params, eqx.is_inexact_array)
     return jax.jit(lambda: rule.update(grads, rule.init(params), params)[0])()
 
@@ -49,6 +49,15 @@ def test_muon_moves_a_matrix_against_the_orthogonal_part_of_its_gradient(params,
         assert (np.diag(seen) < -0.6).all()
         assert (np.diag(seen) > -1.3).all()
         np.testing.assert_allclose(seen, np.diag(np.diag(seen)), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["adam", "muon"])
+def test_decay_takes_a_share_of_weight_matrices_and_of_nothing_else(name, params, grads):
+    plain, decayed = (first_step(name, params, grads, weight_decay=decay) for decay in (0.0, 0.3))
+    for before, after, layer in zip(plain.layers, decayed.layers, params.layers, strict=True):
+        np.testing.assert_allclose(after.weight - before.weight, -RATE * 0.3 * layer.weight, atol=1e-6)
+        np.testing.assert_allclose(after.bias, before.bias, atol=1e-6)
+    np.testing.assert_allclose(decayed.waves.log_rates, plain.waves.log_rates, atol=1e-6)
 
 
 def test_muon_leaves_all_but_weight_matrices_to_adam(params, grads):

@@ -15,8 +15,11 @@ from stmaml.tasks import Examples, Scaling
 TABLE = "table"  # the name of a user's table among benchmarks
 VAL_SEED = 1
 TEST_SEED = 2
+SEARCH_SEED = 1_936_026_993  # of validation tasks that choose settings: other ones than those that choose a checkpoint
 ONLY_IN_TRAINING = {"min_shots": None, "most_shots": None, "pool": None}
 """Settings that no test task depends on, and what they are in a test."""
+TOLD_AS = {"test_years": "years", "val_years": "years"}
+"""Settings that another flag changes at test time."""
 
 BudgetName = Literal["smoke", "cpu", "paper"]
 Floor = dict[str, Any]
@@ -99,12 +102,17 @@ class BenchmarkConfig(abc.ABC):
     def open(self, shelf: Shelf | None = None) -> "Benchmark":
         """The benchmark behind these settings; what stands on the shelf is not read again."""
 
+    def searched(self) -> tuple["BenchmarkConfig", ...]:
+        """The settings that a search for a method's settings looks at, all of which count alike: these alone."""
+        return (self,)
+
     def at_test(self, name: str, **changes: Any) -> Any:
         """These settings with those changed that are given, for a test of what was trained under them."""
         known = {each.name for each in fields(self)}
         given = {key: value for key, value in changes.items() if value is not None}
         if unknown := [key for key in given if key not in known]:
-            raise SettingError(f"{name} has no --{unknown[0]} to change at test time.")
+            flag = TOLD_AS.get(unknown[0], unknown[0]).replace("_", "-")
+            raise SettingError(f"{name} has no --{flag} to change at test time.")
         return replace(self, **{key: v for key, v in ONLY_IN_TRAINING.items() if key in known}, **given)
 
 
@@ -119,6 +127,7 @@ class Showcase:
     x: Float[Array, "n *dx"]
     truth: Float[Array, "n dy"]
     axis: Float[Array, " n"]  # where on the figure's horizontal axis each input stands
+    support_axis: Float[Array, " s"] | None = None  # the same for labelled examples, where inputs do not tell it
     rules: tuple[str, ...] = ()
     """The rules the support leaves open, where it leaves several: `x` then holds a set of one size for each."""
     limit: Callable[[], dict[str, Any]] | None = None
@@ -166,9 +175,14 @@ class Benchmark:
     test_tasks: int = 1000  # in a test, if not told otherwise
     test_groups: int = 0  # groups that the test source deals in turn, where several tasks are of one
     aftercare: Aftercare | None = None
+    besides: tuple[dict[str, Any], ...] = ()
+    """Further tests of each row of a table: what is asked for differently, such as the years trained on."""
     rows: Rows | None = None  # for baselines; none where they are not compared with
     notes: tuple[str, ...] = ()  # what a user should know of the files behind it, such as what was left out
     own_scaling: Scaling | None = None  # how methods that standardise are to scale, where the benchmark says so itself
+    movable: TaskSource | None = None
+    """The training source with what tells it from that of other settings in arrays, so that learners on both can train
+    side by side; needed where a search looks at several settings."""
     shelf: Shelf = field(default_factory=Shelf)
 
     def vary(self, settings: BenchmarkConfig) -> "Benchmark":
@@ -178,6 +192,10 @@ class Benchmark:
     def val_set(self, num_tasks: int) -> TaskSet:
         """Frozen validation tasks."""
         return freeze(self.val, num_tasks, seed=VAL_SEED)
+
+    def choosing_set(self, num_tasks: int) -> TaskSet:
+        """Frozen validation tasks to choose settings by: others than `val_set`, by which training chooses a step."""
+        return freeze(self.val, num_tasks, seed=SEARCH_SEED)
 
     def test_set(self, num_tasks: int) -> TaskSet:
         """Frozen test tasks."""

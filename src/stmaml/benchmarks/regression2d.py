@@ -18,6 +18,7 @@ from stmaml.errors import SettingError, above, at_least
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec, pad
 
 POOL_SEED = 10_000
+RANGES = ((0.0, 5.0), (-5.0, 5.0))  # of inputs: in the paper's text, in its authors' code
 
 SHOWCASE_SEED = 50  # functions that are easy to tell apart by eye
 USUAL_CURVE = (10, 0.3)
@@ -57,8 +58,8 @@ class Config(BenchmarkConfig):
     """Train on a fixed number of tasks instead of ever new ones."""
     budgets = Budgets(
         smoke=Budget(steps=50, tasks_per_batch=8, seeds=1, tasks=50, quick=True),
-        cpu=Budget(steps=4_000, seeds=3, tasks=1_000),
-        paper=Budget(steps=10_000, tasks_per_batch=100, seeds=3, tasks=1_000, steps_per_call=500, own_pace=True),
+        cpu=Budget(steps=4_000, seeds=3, tasks=5_000),
+        paper=Budget(steps=50_000, tasks_per_batch=100, seeds=3, tasks=20_000, steps_per_call=500, own_pace=True),
     )
 
     def __post_init__(self):
@@ -75,7 +76,7 @@ class Config(BenchmarkConfig):
     def open(self, shelf: Shelf | None = None) -> Benchmark:
         """Training tasks as set; validation and test tasks with all their shots."""
         del shelf  # nothing is read
-        train = Curves(self, random_shots=True)
+        train = curves = Curves(self, random_shots=True)
         held_out = Curves(replace(self, query_size=self.test_query_size))
         if self.pool is not None:
             stored = freeze(train, self.pool, seed=POOL_SEED).batch
@@ -93,7 +94,12 @@ class Config(BenchmarkConfig):
             showcases=lambda: _showcases(self),
             floor=lambda: find_floor(Conditions("regression2d", conditions | unknown)),
             sweep=Sweep(LIMITED_SHOTS),
+            movable=None if self.pool is not None else curves.movable(),
         )
+
+    def searched(self) -> tuple["Config", ...]:
+        """The range of the paper's text and that of its authors' code."""
+        return tuple(replace(self, input_range=extent) for extent in RANGES)
 
 
 class Curves(eqx.Module):
@@ -102,6 +108,8 @@ class Curves(eqx.Module):
     settings: Config = eqx.field(static=True)
     random_shots: bool = eqx.field(static=True, default=False)
     """Whether shots and noise differ between tasks, where the settings say so: in training alone."""
+    extent: Float[Array, " 2"] | None = None
+    """The range of the inputs as numbers of the compiled program; that of the settings if not given."""
 
     @property
     def spec(self) -> TaskSpec:
@@ -118,11 +126,16 @@ class Curves(eqx.Module):
         tasks, clean = jax.vmap(self._task)(family, jr.split(task_key, num_tasks))
         return TaskBatch(tasks, family, clean)
 
+    def movable(self) -> "Curves":
+        """The same with the range of its inputs in an array."""
+        alike = replace(self.settings, input_range=RANGES[0])
+        return replace(self, settings=alike, extent=jnp.array(self.settings.input_range))
+
     def _task(self, family: Int[Array, ""], key: PRNGKeyArray) -> tuple[Task, Float[Array, "q 1"]]:
         shots = self.settings.most_shots or self.settings.shots if self.random_shots else self.settings.shots
         coefficient_key, x_key, noise_key, shots_key = jr.split(key, 4)
         noise = self._noise(key=jr.fold_in(key, 4))
-        low, high = self.settings.input_range
+        low, high = self.settings.input_range if self.extent is None else self.extent
         x = draw_inputs(family, jr.uniform(x_key, (shots + self.settings.query_size, 2), minval=low, maxval=high))
         clean = evaluate_family(family, draw_coefficients(family, key=coefficient_key), x)[:, None]
         y = clean + noise * jr.normal(noise_key, clean.shape)

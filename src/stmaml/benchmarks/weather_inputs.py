@@ -1,4 +1,4 @@
-"""What a method sees of a day of weather: the paper's sixteen inputs, or richer ones."""
+"""What a method sees of a day of weather: the paper's sixteen inputs, richer ones, or richer ones without the date."""
 
 from typing import Literal
 
@@ -12,13 +12,19 @@ from stmaml.data.stations import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP
 from stmaml.limits import STATISTICS_ROWS
 
 Handling = Literal["correct", "released"]
-Inputs = Literal["paper", "rich"]
+Inputs = Literal["paper", "rich", "seasons"]
 
 MEASURED = ("ELEVATION", *NAMES[1:])  # the inputs that can be missing
 DERIVED = ("PRESSURE_RATIO", "BAROMETRIC")
 HARMONICS = ("SIN1", "COS1", "SIN2", "COS2")
 PAPER_INPUTS = ("DATE", *MEASURED, *FLAGS)  # the sixteen inputs, in the order of the authors' code
 RICH_INPUTS = (*PAPER_INPUTS, *HARMONICS, *DERIVED, *(f"NO_{name}" for name in (*MEASURED, "BAROMETRIC")))
+CLOCK = (4, 8, 16, 32, 64)  # hands of a clock that counts days: turns of each in a year
+CLOCK_DAYS = 365
+SEASON_INPUTS = (*RICH_INPUTS[1:], *(f"{wave}_CLOCK{turns}" for wave in ("SIN", "COS") for turns in CLOCK))
+MIDWINTER = 18.5
+"""The coldest time of northern years and the warmest of southern ones, in days from 1 January: the middle half of the
+stations north of 25 degrees have it within four days, in 2019 as in 2022."""
 
 ELEVATION_UNKNOWN = -999.0  # NOAA prints -999.9; no land lies below -430 m
 RELEASED_LAST_DAY = 364.0
@@ -41,6 +47,19 @@ class Days(eqx.Module):
     last_day: Float[Array, " files"]
     band: Int[Array, " files"]
     file: Int[Array, " files"]  # where a file is in `Stations`
+
+
+class Moved(eqx.Module):
+    """By how much the dates of rows are moved: of all alike, or of each."""
+
+    days: Int[Array, " #n"] | Int[Array, ""]
+    mirrored: Bool[Array, " #n"] | Bool[Array, ""]  # whether the year first runs backwards, about midwinter
+    clock: Int[Array, " #n"] | Int[Array, ""]  # where the count of days begins
+
+    def __call__(self, day: Float[Array, " n"], last_day: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The days of the year that those days become."""
+        day = jnp.where(self.mirrored, 2 * MIDWINTER - day, day)
+        return jnp.mod(day + self.days, last_day + 1)
 
 
 def measured(
@@ -99,15 +118,16 @@ class Features(eqx.Module):
     @property
     def names(self) -> tuple[str, ...]:
         """What the inputs are."""
-        return PAPER_INPUTS if self.inputs == "paper" else RICH_INPUTS
+        return {"paper": PAPER_INPUTS, "rich": RICH_INPUTS, "seasons": SEASON_INPUTS}[self.inputs]
 
     def __call__(
-        self, days: Days, rows: Int[Array, " n"], files: Int[Array, " n"], shift: Int[Array, ""] | None = None
+        self, days: Days, rows: Int[Array, " n"], files: Int[Array, " n"], moved: Moved | None = None
     ) -> Float[Array, "n dx"]:
-        """The inputs of some rows of `days`, of which the files are known; their dates moved by `shift` days."""
+        """The inputs of some rows of `days`, of which the files are known; their dates moved if asked for."""
         day = days.day[rows].astype(jnp.float32)
-        if shift is not None:
-            day = jnp.mod(day + shift, days.last_day[files] + 1)
+        hands = () if self.inputs != "seasons" else (_hands(day if moved is None else day + moved.clock),)
+        if moved is not None:
+            day = moved(day, days.last_day[files])
         last_day = days.last_day[files] if self.handling == "correct" else jnp.full_like(day, RELEASED_LAST_DAY)
         date = (day / last_day)[:, None]
         flags = jnp.asarray(flag_table(self.handling))[days.flags[rows].astype(jnp.int32)]
@@ -121,7 +141,14 @@ class Features(eqx.Module):
         flags = flags * self.common[None, :]
         own = len(MEASURED)
         lacking = jnp.delete(~present, own, axis=1).astype(jnp.float32)  # the ratio is there if both pressures are
-        return jnp.concatenate([date, values[:, :own], flags, waves, values[:, own:], lacking], axis=1)
+        dated = () if self.inputs == "seasons" else (date,)
+        return jnp.concatenate([*dated, values[:, :own], flags, waves, values[:, own:], lacking, *hands], axis=1)
+
+
+def _hands(day: Float[Array, " n"]) -> Float[Array, "n h"]:
+    """A count of days as hands of a clock: of two days, their products tell how far apart these are, and no more."""
+    angle = 2 * jnp.pi / CLOCK_DAYS * day[:, None] * jnp.asarray(CLOCK, dtype=jnp.float32)[None, :]
+    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)
 
 
 def gauged(
@@ -153,7 +180,7 @@ def fit_features(train: Days, inputs: Inputs, handling: Handling) -> Features:
     size = len(MEASURED) + len(DERIVED)
     mean, low, high = np.zeros((3, size), dtype=np.float32)
     common = np.ones(len(FLAGS), dtype=np.float32)
-    if inputs == "rich":
+    if inputs != "paper":
         total = train.day.shape[0]
         # On the CPU, whatever else there is: a GPU's logarithms differ in the last digit, and with them the test tasks.
         with jax.default_device(jax.local_devices(backend="cpu")[0]):

@@ -20,9 +20,11 @@ COMMANDS = {
     "export": "write a learner as a graph that runs without JAX",
     "report": "tables and figures of one or more runs",
     "reproduce": "train and score every method of a table of the paper",
+    "search": "choose the settings of a table's rows on equal terms",
+    "data": "check or fetch the data of the benchmarks",
     "floor": "compute the Bayes limit of a synthetic benchmark",
 }
-COMPILING = ("train", "evaluate", "fit", "predict", "export", "reproduce")
+COMPILING = ("train", "evaluate", "fit", "predict", "export", "reproduce", "search")
 HELP = """usage: stmaml COMMAND ...
 
 Few-shot learning on heterogeneous, ambiguous tasks.

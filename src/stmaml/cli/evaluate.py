@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import tyro
+from jaxtyping import Bool
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -20,9 +21,9 @@ from stmaml.cli.parsing import parse
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.showing import plain_console, without_nan
 from stmaml.cli.sweep import show_sweep, swept
-from stmaml.experiments import EvaluateConfig, evaluate_run, load_experiment
+from stmaml.experiments import EvaluateConfig, Scored, load_experiment, score_run
 from stmaml.metric_table import metric
-from stmaml.metrics import summarise
+from stmaml.metrics import of_each_task, summarise_crossed
 from stmaml.pool.kind import is_pool
 from stmaml.runs import Run, find_runs
 
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> None:
     if flags.sweep:
         each = [(one, benchmark.vary(one.of(experiment))) for one in swept(flags.config, benchmark)]
         with kept_or_not(runs, console) as runs, showing(console, "compiling"):
-            tested = [_over_seeds([evaluate_run(run, one, varied) for run in runs]) for one, varied in each]
+            tested = [_over_seeds([score_run(run, one, varied) for run in runs]) for one, varied in each]
         show_sweep(tested, as_json=flags.json)
         return
     with kept_or_not(runs, console) as runs, showing(console, "compiling"):
@@ -65,7 +66,7 @@ def main(arguments: list[str]) -> None:
 
             found = score_table(runs[0], benchmark, config=flags.config, baselines=())
         else:
-            show, found = _show, _over_seeds([evaluate_run(run, flags.config, benchmark) for run in runs])
+            show, found = _show, _over_seeds([score_run(run, flags.config, benchmark) for run in runs])
     if flags.json:
         print(json.dumps(without_nan(found), indent=2, allow_nan=False))
     else:
@@ -99,19 +100,23 @@ def _copied(run: Run, folder: Path) -> Run:
     return Run(folder)
 
 
-def _over_seeds(tested: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """One summary of several seeds, with intervals over seeds."""
-    summaries = [summary for (summary,) in tested]
+def _over_seeds(tested: list[list[Scored]]) -> dict[str, Any]:
+    """One summary of several seeds, with intervals over seeds and tasks."""
+    scored = [one for (one,) in tested]
+    summaries = [one.summary for one in scored]
     if len(summaries) == 1:
         return summaries[0]
 
-    def pool(parts: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-        return {name: summarise(np.array([part[name]["mean"] for part in parts])) for name in parts[0]}
+    def pool(chosen: Bool[np.ndarray, " m"]) -> dict[str, dict[str, float]]:
+        each = {name: [of_each_task(one.scores.values[name])[chosen] for one in scored] for name in shared_names}
+        return {name: summarise_crossed(np.stack(values)) for name, values in each.items()}
 
-    families = {f: pool([s["families"][f] for s in summaries]) for f in summaries[0]["families"]}
+    family, shared_names = scored[0].scores.family, list(summaries[0]["metrics"])
+    numbers = zip(summaries[0]["families"], np.unique(family), strict=True)
+    families = {name: pool(family == number) for name, number in numbers}
     seeds = [summary["seed"] for summary in summaries]
     shared = {name: value for name, value in summaries[0].items() if name not in ("seed", "metrics", "families")}
-    return {**shared, "seeds": seeds, "metrics": pool([s["metrics"] for s in summaries]), "families": families}
+    return {**shared, "seeds": seeds, "metrics": pool(np.full(len(family), True)), "families": families}
 
 
 def _cell(name: str, summary: dict[str, float]) -> str:
@@ -134,4 +139,4 @@ def _show(result: dict[str, Any]) -> None:
         known = floor["metrics"]
         table.add_row(floor["name"], *(f"{known[name]['mean']:.3f}" if name in known else "" for name in overall))
     console.print(table)
-    console.print(f"± is the half-width of the 95 % interval over {'seeds' if 'seeds' in result else 'tasks'}.")
+    console.print(f"± is the half-width of the 95 % interval over {'seeds and ' if 'seeds' in result else ''}tasks.")

@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Collection
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import field, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
@@ -116,8 +116,16 @@ def option(default: Any, text: str, kind: Any) -> tuple[Any, Any]:
 
 def flags_of(**options: tuple[Any, Any]) -> type:
     """A dataclass of a benchmark's name and of these flags, some of which are groups of settings."""
-    fields = {"benchmark": (tyro.conf.Positional[str], field()), **options}
-    return make_dataclass("Flags", [(name, kind, spec) for name, (kind, spec) in fields.items()], frozen=True)
+    parts = {"benchmark": (tyro.conf.Positional[str], field()), **options}
+    return make_dataclass("Flags", [(name, kind, spec) for name, (kind, spec) in parts.items()], frozen=True)
+
+
+def named(task: Any, arguments: list[str]) -> dict[str, Any]:
+    """The benchmark's settings that the command names; those of the others differ from row to row."""
+    words = {word.split("=", 1)[0] for word in arguments if word.startswith("--")}
+    names = [field.name for field in fields(task)]
+    flags = {name: {f"--{name.replace('_', '-')}", f"--no-{name.replace('_', '-')}", f"--{name}"} for name in names}
+    return {name: getattr(task, name) for name in names if flags[name] & words}
 
 
 def _cause(error: BaseException | None) -> SettingError | None:

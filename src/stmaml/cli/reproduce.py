@@ -1,6 +1,7 @@
 """`stmaml reproduce`."""
 
 import dataclasses
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,18 +14,19 @@ from stmaml.benchmarks import BENCHMARKS
 from stmaml.benchmarks.base import Benchmark, Budget, BudgetName
 from stmaml.cli import check_name, fail
 from stmaml.cli.fleet import showing_fleet
-from stmaml.cli.parsing import benchmark_first, flags_of, option, parse
+from stmaml.cli.parsing import benchmark_first, flags_of, named, option, parse
 from stmaml.cli.progress import open_benchmark, showing
-from stmaml.cli.showing import plain_console
+from stmaml.cli.reproduce_all import ALL, reproduce_all
+from stmaml.cli.showing import plain_console, without_nan
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.errors import at_least
-from stmaml.reports import write_report
 from stmaml.reproduction import Filling, Row, cells, given
 from stmaml.training import Diverged, Interrupted
 from stmaml.workers import Job, map_jobs
 
 USAGE = """usage: stmaml reproduce BENCHMARK [--budget smoke|cpu|paper] [--rows NAME ...] [--out DIR] ...
                         [--ray ADDRESS|local]
+       stmaml reproduce all [--budget smoke|cpu|paper] [--plan] [--yes]
 
 Train and evaluate every method of a table of the paper, and write the table beside the paper's figures. Stops and goes
 on: finished rows are skipped, an unfinished one continues from its checkpoint.
@@ -35,12 +37,15 @@ Benchmarks: {benchmarks}. With one named, --help lists its settings too, which t
 
 def main(arguments: list[str]) -> None:
     """Fills the table and writes the report."""
-    arguments = benchmark_first(arguments, BENCHMARKS)
+    arguments = benchmark_first(arguments, (*BENCHMARKS, ALL))
+    if arguments and arguments[0] == ALL:
+        reproduce_all(arguments, main)
+        return
     if not arguments or arguments[0].startswith("-"):
         print(USAGE.format(benchmarks=", ".join(BENCHMARKS)))
         sys.exit(0 if {"-h", "--help"} & set(arguments) else 2)
     name = arguments[0]
-    check_name("benchmark", name, BENCHMARKS)
+    check_name("benchmark", name, (*BENCHMARKS, ALL))
     told = f"Train and evaluate every method of the paper's table for {name}."
     flags: Any = parse(_flags_for(name), arguments, "stmaml reproduce", description=told)
     at_least(1, seeds=flags.seeds, samples=flags.samples)
@@ -48,7 +53,7 @@ def main(arguments: list[str]) -> None:
     budget = dataclasses.replace(usual, **given(seeds=flags.seeds, samples=flags.samples))
     if budget.quick:
         os.environ.setdefault("XLA_FLAGS", _quick_compilation())  # read when the first program is compiled
-    changes = _named(flags.tasks, arguments)
+    changes = named(flags.tasks, arguments)
     out = flags.out or Path("runs") / "-".join([name, flags.budget, *(_short(*change) for change in changes.items())])
     console = plain_console(stderr=True)
     if flags.ray is not None:
@@ -57,16 +62,25 @@ def main(arguments: list[str]) -> None:
     rows = cells(name, benchmark, budget, only=flags.rows, **changes)
     table = [row.trained_by(**given(steps=flags.steps, memory=flags.memory)) for row in rows]
     if flags.ray is None:
-        filled = _fill(table, out, budget, benchmark, console)
+        filled = _fill(table, out, budget, benchmark, console, as_json=flags.json)
     else:
         filled = _fill_on(flags.ray, table, out.resolve(), budget, console)
+        for row in filled if flags.json else ():
+            told = row.told(out / row.name, budget, benchmark.vary(row.settings))
+            print(json.dumps(without_nan(told)), flush=True)
     if not filled:
         fail("every row diverged, so there is no table.", code=3)
+    if flags.json:
+        return
+    from stmaml.reports import write_report  # matplotlib and scikit-learn come with it
+
     report, *pictures = write_report([out / row.name for row in filled], out / "report")
     print(f"wrote {report} and {len(pictures)} figures beside it")
 
 
-def _fill(table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, console: Console) -> list[Row]:
+def _fill(
+    table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, console: Console, *, as_json: bool
+) -> list[Row]:
     """Trains and scores row by row, and gives those that did not diverge."""
     filled = []
     for number, row in enumerate(table, start=1):
@@ -76,6 +90,9 @@ def _fill(table: list[Row], out: Path, budget: Budget, benchmark: Benchmark, con
             with stop_requests(stop), showing(console, row.name):
                 row.fill(out / row.name, budget, benchmark.vary(row.settings), stop.requested, (stop,))
             filled.append(row)
+            if as_json:
+                told = row.told(out / row.name, budget, benchmark.vary(row.settings))
+                print(json.dumps(without_nan(told)), flush=True)
         except Interrupted:
             pass  # it was requested, which is answered below
         except Diverged as error:
@@ -119,17 +136,10 @@ def _flags_for(benchmark: str) -> type:
         samples=option(None, samples, int | None),
         memory=option(None, memory, str | None),
         ray=option(None, "Fill rows side by side on a Ray cluster: its address, or local.", str | None),
+        json=option(False, "Print a JSON object for each row as it is done, and write no report.", bool),
         out=option(None, "Folder for runs and report; below runs/ if not given.", Path | None),
         tasks=(settings, dataclasses.field(default=settings())),
     )
-
-
-def _named(task: Any, arguments: list[str]) -> dict[str, Any]:
-    """The benchmark's settings that the command names; those of the others differ from row to row."""
-    words = {word.split("=", 1)[0] for word in arguments if word.startswith("--")}
-    names = [field.name for field in dataclasses.fields(task)]
-    flags = {name: {f"--{name.replace('_', '-')}", f"--no-{name.replace('_', '-')}", f"--{name}"} for name in names}
-    return {name: getattr(task, name) for name in names if flags[name] & words}
 
 
 def _quick_compilation() -> str:

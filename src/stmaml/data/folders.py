@@ -24,6 +24,17 @@ def data_folder(given: str | None, name: str) -> Path:
     return path
 
 
+def data_root(given: Path | None, *, needed: bool = True) -> Path:
+    """The folder of all data: as given, or that of STMAML_DATA; it must exist if `needed`."""
+    named = given or os.environ.get("STMAML_DATA")
+    if not named:
+        raise SourceError("no data folder is known: name one with --data, or set STMAML_DATA.")
+    path = Path(named).expanduser()
+    if needed and not path.is_dir():
+        raise SourceError(f"there is no data folder {path}. Make it, or name another with --data or STMAML_DATA.")
+    return path
+
+
 def cache_folder() -> Path:
     """Where what took long to read or to compute is kept: STMAML_CACHE, or stmaml in the user's cache folder."""
     given, usual = os.environ.get("STMAML_CACHE"), os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -58,7 +58,11 @@ class Problems:
 
     def update(self, other: "Problems") -> None:
         """Adds all that `other` counted."""
-        for kind, problem in other.summary().items():
+        self.add_all(other.summary())
+
+    def add_all(self, summary: dict[str, Problem]) -> None:
+        """Adds all of a summary."""
+        for kind, problem in summary.items():
             self._counts[kind] += problem.count
             self._examples[kind] = [*self._examples[kind], *problem.examples][:MAX_EXAMPLES]
 

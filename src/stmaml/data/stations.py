@@ -1,14 +1,17 @@
 """Days of many weather stations, and the file they are kept in."""
 
 import os
-from dataclasses import dataclass, field, fields
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int16, Shaped, UInt8
 
 from stmaml.border.arrays import unpack_arrays
-from stmaml.data.problems import BROKEN_SAVE, Problem, from_text, to_text
+from stmaml.data.problems import BROKEN_SAVE, Problem, Problems, from_text, to_text
 from stmaml.errors import SourceError
 
 VERSION = 1  # of the saved form; files of another version are read anew
@@ -74,14 +77,24 @@ class Stations:
         values = np.where(present, self.readings[:, index], 0).astype(np.float32) / np.float32(COLUMNS[index].scale)
         return values, present
 
-    def save(self, path: Path) -> None:
-        """Writes all to a NumPy archive; a reader never sees half of one."""
+    def of_years(self, years: Sequence[int]) -> "Stations":
+        """The files of these years alone; rows of others stay, and belong to no file."""
+        kept = np.flatnonzero(np.isin(self.year, years))
+        return self if len(kept) == len(self.year) else self._picked(kept)
+
+    def _picked(self, files: Int[np.ndarray, " f"]) -> "Stations":
+        return replace(self, **{name: getattr(self, name)[files] for name in PER_FILE})
+
+    def save(self, path: Path, *, packed: bool = False) -> None:
+        """Writes all to a NumPy archive; a reader never sees half of one. `packed` takes a quarter of the space, and
+        minutes: for a machine that the files of NOAA are too large for."""
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "problems"}
+        arrays |= {"version": np.array(VERSION), "problems": np.array(to_text(self.problems))}
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             with part.open("wb") as file:
-                np.savez(file, version=np.array(VERSION), problems=np.array(to_text(self.problems)), **arrays)
+                _pack(file, arrays) if packed else np.savez(file, **arrays)
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
@@ -103,6 +116,28 @@ class Stations:
         raise SourceError(
             f"{path} holds stations saved in version {version}; expected {VERSION}. Make it again from NOAA's files."
         )
+
+
+def _pack(file: BinaryIO, arrays: dict[str, np.ndarray]) -> None:
+    """Writes arrays as NumPy does, each packed, tables column by column: alike numbers stand together."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array, order="F"), allow_pickle=False)
+
+
+def joined(parts: Sequence[Stations]) -> Stations:
+    """All files of several sets of stations as one set."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.cumsum([0, *(len(part.day) for part in parts[:-1])])
+    moved = [replace(part, offset=part.offset + first) for part, first in zip(parts, rows, strict=True)]
+    arrays = {name: np.concatenate([getattr(part, name) for part in moved]) for name in (*PER_FILE, *PER_ROW)}
+    problems = Problems()
+    for part in parts:
+        problems.add_all(part.problems)
+    whole = Stations(**arrays, problems=problems.summary())
+    return whole._picked(np.lexsort((whole.station, whole.year)))
 
 
 PER_ROW = {"day": "i2", "readings": "i2", "flags": "u1"}

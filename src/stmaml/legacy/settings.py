@@ -3,6 +3,7 @@
 There ST-MAML had flat settings, attention and lattice among them; the names of arrays were JAX's display strings.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,16 @@ IMAGES = ("plain-multi", "celeba")  # benchmarks on which `h_layer` said nothing
 OLD_KEYS = "0.1.0"  # marks a run whose keys are the seed's own
 _BRACKETS = re.compile(r"\[(?:'(\w+)'|(\d+))\]")
 _CROSS = re.compile(r"((?:\w+\.)*?)cross\.")
+
+
+OLD_FORMS: Mapping[str, Any] = {"h_form": "head", "noise_rate": None, "asked_twice": True, "reading_order": "given"}
+"""Settings that were not there when runs were first kept, and what was done then."""
+
+
+def with_old_forms(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run; what they do not say was done as it was before it could be set."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    return {**{name: old for name, old in OLD_FORMS.items() if name in names}, **values}
 
 
 def upgrade(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from stmaml.nets.conv import Conv, ConvBody, Images
 from stmaml.nets.set_encoder import DiagonalNormal
 from stmaml.outcomes import AbstractOutcome
 from stmaml.prediction import Prediction
-from stmaml.tasks import Examples, Scalar, Task, TaskSpec, Weight, pad, weighted_mean
+from stmaml.tasks import Examples, Scalar, Task, TaskSpec, Weight, only_asked, pad, weighted_mean
 
 Metrics = dict[str, Scalar]
 FEATURE_FLOOR = 1e-6  # keeps the features of an image in one colour, all equal, at 0
@@ -138,6 +138,13 @@ class Variational:
     which makes the loss minus the ELBO of one example."""
     kl_mean: bool = False
     """Average the KL over the coordinates of z instead of summing it."""
+    asked_twice: bool = False
+    """Whether the posterior counts examples that are both observed and asked, such as pixels of a whole image, twice,
+    as joining the two sets does in the paper."""
+
+    def known(self, task: Task) -> Examples:
+        """What the posterior reads: support and query, each example once unless `asked_twice`."""
+        return task.support + (task.query if self.asked_twice else only_asked(task))
 
     def weigh(self, fit: Scalar, q_z: DiagonalNormal, p_z: DiagonalNormal, query: Examples) -> tuple[Scalar, Metrics]:
         """Minus the ELBO of one example, and its parts, where `fit` is the mean loss of the query."""

@@ -2,8 +2,12 @@
 
 import abc
 from dataclasses import dataclass
+from typing import Literal
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import PRNGKeyArray
 
 from stmaml.errors import above, at_least
@@ -21,6 +25,9 @@ class GatedSettings(FineTuning):
 
     embedding: Embedding = "mean"
     """How the support becomes a task embedding: by pooling, or by a recurrent network that heeds the order."""
+    reading_order: Literal["content", "given"] = "content"
+    """In which order a recurrent embedding reads the support: by what the inputs hold, whatever the order they come in;
+    or as given, which for classes is class by class and so tells their labels."""
     sample_size: int = 20
     """Numbers each support example is embedded in."""
     code_size: int = 40
@@ -30,11 +37,22 @@ class GatedSettings(FineTuning):
     reconstruction_weight: float = 0.01
     """Weight of the auto-encoders' losses."""
 
+    def ordered(self, support: Examples) -> Examples:
+        """The support in the order in which its embedding reads it."""
+        return by_content(support) if self.embedding == "rnn" and self.reading_order == "content" else support
+
     def check(self, **counts: int) -> None:
         """Refuses sizes, and counts of what a method's own structure is made of, that make no sense."""
         at_least(1, sample_size=self.sample_size, code_size=self.code_size, **counts)
         at_least(0, reconstruction_weight=self.reconstruction_weight)
         above(0, sigma=self.sigma)
+
+
+def by_content(examples: Examples) -> Examples:
+    """The same set, its rows by where their inputs fall along a fixed direction: no label has a say in it."""
+    x = examples.x.reshape(examples.x.shape[0], -1)
+    order = jnp.argsort(x @ jr.normal(jr.key(0), (x.shape[1],)))
+    return jax.tree.map(lambda leaf: leaf[order], examples)
 
 
 class AbstractGated(AbstractMetaLearner):
@@ -61,5 +79,5 @@ class AbstractGated(AbstractMetaLearner):
         return base.stack_one(NetPredictor(self._fine_tune(support)[0], self.likelihood))
 
     def _fine_tune(self, support: Examples) -> tuple[BaseLearner, Scalar]:
-        theta0, reconstruction = self._tailor(support)
+        theta0, reconstruction = self._tailor(self.settings.ordered(support))
         return settle(self.settings.inner(inner_loss(self.likelihood, support), theta0), support), reconstruction

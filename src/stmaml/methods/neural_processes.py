@@ -269,7 +269,7 @@ class NeuralProcess(AbstractMetaLearner):
 
     def loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
         """Minus the ELBO, with z from q(z | support, query); its KL is to p(z | support), made by the same encoder."""
-        p_z, q_z = self.task_distribution(task.support), self.task_distribution(task.support + task.query)
+        p_z, q_z = self.task_distribution(task.support), self.task_distribution(self.settings.known(task))
         net = settle(self._condition(q_z, self._remember(task.support), key=key), task.support)
         fit = self.likelihood.mean_objective(base.outputs(net, task.query), task.query)
         return self.settings.weigh(fit, q_z, p_z, task.query)

@@ -24,7 +24,7 @@ from stmaml.methods.base import AbstractMetaLearner, Metrics, NetPredictor, outp
 from stmaml.methods.st_maml_settings import Adapting, Gating, Settings
 from stmaml.nets.backbone import BaseLearner, base_learner
 from stmaml.nets.conv import ConvBody, ConvLearner, feature_shape
-from stmaml.nets.layers import MLP, beside
+from stmaml.nets.layers import MLP
 from stmaml.nets.set_encoder import DiagonalNormal, Encoding, TaskEncoder
 from stmaml.tasks import Examples, Scalar, Task, TaskSpec, Weight, weighted_mean
 
@@ -46,7 +46,7 @@ class Config(Settings):
         image, pair_size = self._image(spec, likelihood.code_size, key=jr.fold_in(key, 5))
         h_size, z_size = self.h_size if self.augment else 0, self.encoder.z_size
         fresh = partial(base_learner, spec, self.hidden, self.conv, likelihood.raw_size, key=theta_key)
-        theta = fresh(h_size=h_size, h_layer=self.h_layer, head_bias=self.head_bias)
+        theta = fresh(h_size=h_size, h_layer=self.h_layer, h_form=self.h_form, head_bias=self.head_bias)
         gate_in = z_size + (pair_size if self.gate.gate == "set-mlp" else 0)
         gate_sizes = (gate_in, *self.gate.widths, theta.head.weight.shape[0])
         return STMAML(
@@ -84,7 +84,7 @@ class Knowledge(eqx.Module):
 
     def settle(self, x: Float[Array, "n *dx"], weight: Weight) -> "Knowledge":
         """The same, with what the base learner remembers of a support set."""
-        return replace(self, theta=self.theta.settle(x, weight))
+        return replace(self, theta=self.theta.settle(x, weight, self.h))
 
 
 class Codes(eqx.Module):
@@ -122,7 +122,7 @@ class STMAML(AbstractMetaLearner):
     def _elbo_loss(self, task: Task, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
         """Minus the ELBO (eq. 15, LIB), with z from the posterior q(z | support, query)."""
         p_z = self.task_distribution(task.support)
-        q_z = self.task_distribution(task.support + task.query) if self.settings.stochastic else p_z  # eq. 10 (postz)
+        q_z = self.task_distribution(self.settings.known(task)) if self.settings.stochastic else p_z  # eq. 10 (postz)
         knowledge, q_z = self._fine_tune(q_z, task.support, key=key)
         fit = self.likelihood.mean_objective(outputs(knowledge, task.query), task.query)
         return self.settings.weigh(fit, q_z, p_z, task.query) if self.settings.stochastic else (fit, {})
@@ -182,7 +182,7 @@ class STMAML(AbstractMetaLearner):
         codes = self._codes(d_z.mu + d_z.sigma * eps, support)
         if self.settings.codes.adapted == "codes":
             return self.theta, codes
-        return self._tailor(codes.c, support), codes.h
+        return self._tailor(codes, support), codes.h
 
     def _knowledge(self, params: tuple, d_z: DiagonalNormal, eps: Float[Array, " z"], support: Examples) -> Knowledge:
         """The base learner that the inner loop's current parameters stand for."""
@@ -201,16 +201,16 @@ class STMAML(AbstractMetaLearner):
     def _gate_logits(self, w: MLP, z: Float[Array, " z"], support: Examples) -> Float[Array, " c"]:
         if self.settings.gate.gate == "set-mlp":
             xy = pairs(support, self.likelihood, self.image, found=self.found)
-            return weighted_mean(w(beside(xy, z)), support.weight)
+            return weighted_mean(w.joined([xy, z]), support.weight)
         return jax.nn.relu(w(z)) if self.settings.gate.gate == "relu-affine" else w(z)
 
-    def _tailor(self, c: Float[Array, " c"] | None, support: Examples) -> BaseLearner:
+    def _tailor(self, codes: Codes, support: Examples) -> BaseLearner:
         """theta^0 = [theta_b, sigmoid(c) * theta_c] (eq. 11, trans1)."""
-        gated = _gate(self.theta, c)
+        gated = _gate(self.theta, codes.c)
         if self.log_proto_scale is None:
             return gated
-        means, _ = prototypes(self.theta, self.likelihood, support)
-        return from_prototypes(gated, c, means, jnp.exp(self.log_proto_scale))
+        means, _ = prototypes(self.theta, self.likelihood, support, codes.h)
+        return from_prototypes(gated, codes.c, means, jnp.exp(self.log_proto_scale))
 
 
 def _gate(theta: BaseLearner, c: Float[Array, " c"] | None) -> BaseLearner:
@@ -221,11 +221,11 @@ def _gate(theta: BaseLearner, c: Float[Array, " c"] | None) -> BaseLearner:
 
 
 def prototypes(
-    theta: BaseLearner, likelihood: AbstractLikelihood, examples: Examples
+    theta: BaseLearner, likelihood: AbstractLikelihood, examples: Examples, h: Float[Array, " h"] | None = None
 ) -> tuple[Float[Array, "k f"], Float[Array, " k"]]:
-    """The mean of each class under the base learner's features, and which classes there are."""
+    """The mean of each class under the base learner's features, given h, and which classes there are."""
     assert isinstance(theta, ConvLearner)
-    features = theta.body(examples.x, examples.weight)
+    features = theta.features(examples.x, h, weight=examples.weight)
     return base.class_means(features, likelihood.encode(examples.y), examples.weight)
 
 

@@ -7,6 +7,7 @@ from stmaml.errors import SettingError, at_least
 from stmaml.inner import check_descent
 from stmaml.likelihoods import NOISE_MODELS
 from stmaml.methods.base import FineTuning, Variational, check_kl_weight
+from stmaml.nets.conv import FeatureForm
 from stmaml.nets.set_encoder import Encoding
 from stmaml.tasks import TaskSpec
 
@@ -52,7 +53,10 @@ class Settings(Variational, FineTuning):
     h_size: int = 20
     """Numbers in the augmented feature h."""
     h_layer: int = 0
-    """Layer whose inputs h joins: 0 is the raw input, 1 the first hidden layer. On images it joins the last layer."""
+    """Layer whose inputs h joins: 0 is the raw input, 1 the first hidden layer. For images see `h_form`."""
+    h_form: FeatureForm = "shift"
+    """How h enters networks for images: it shifts the channels of every block after their normalisation; or it joins
+    the inputs of the last layer (head), where it adds the same to the logits of all pictures."""
     head_bias: bool = True
     """Whether the base learner's last layer has a bias."""
     stochastic: bool = True
@@ -93,7 +97,7 @@ class Settings(Variational, FineTuning):
         if gate.gate_hidden is not None and gate.gate != "set-mlp":
             raise SettingError(f"--gate-hidden is for --gate set-mlp; got {gate.gate}. Set it to None.")
         if spec.is_image and self.h_layer != 0:
-            raise SettingError(f"on images h joins the last layer, so --h-layer must be 0; got {self.h_layer}.")
+            raise SettingError(f"on images --h-form says where h enters, so --h-layer must be 0; got {self.h_layer}.")
 
     def _check_draws(self, spec: TaskSpec) -> None:
         if not 0 <= self.elbo_weight < float("inf"):

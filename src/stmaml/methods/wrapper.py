@@ -63,3 +63,11 @@ def with_settings(learner: AbstractMetaLearner, change: Callable[[Any], Any]) ->
 def with_inner(learner: AbstractMetaLearner, change: Callable[[InnerLoop], InnerLoop]) -> AbstractMetaLearner:
     """The same learner, whose method has another inner loop; ask `inner_loop` first whether it has one."""
     return with_settings(learner, lambda settings: replace(settings, inner=change(settings.inner)))
+
+
+def in_use(learner: AbstractMetaLearner) -> AbstractMetaLearner:
+    """The same learner with as many inner steps as it takes once it is trained."""
+    inner = inner_loop(learner)
+    if inner is None or inner.test_steps is None:
+        return learner
+    return with_inner(learner, lambda inner: replace(inner, inner_steps=inner.test_steps, test_steps=None))

@@ -2,7 +2,7 @@
 
 from jaxtyping import PRNGKeyArray
 
-from stmaml.nets.conv import Conv, ConvBody, ConvLearner
+from stmaml.nets.conv import Conv, ConvBody, ConvLearner, FeatureForm
 from stmaml.nets.learner import Learner
 from stmaml.tasks import TaskSpec
 
@@ -17,12 +17,13 @@ def base_learner(
     *,
     h_size: int = 0,
     h_layer: int = 0,
+    h_form: FeatureForm = "shift",
     head_bias: bool = True,
     key: PRNGKeyArray,
 ) -> BaseLearner:
-    """A `ConvLearner` for images, where h joins the last features; else a `Learner` with these hidden widths."""
+    """A `ConvLearner` for images, where h enters as `h_form` says; else a `Learner` with these hidden widths."""
     if spec.is_image:
-        return ConvLearner(spec.x_shape, conv, out_size, h_size=h_size, head_bias=head_bias, key=key)
+        return ConvLearner(spec.x_shape, conv, out_size, h_size=h_size, h_form=h_form, head_bias=head_bias, key=key)
     return Learner(spec.x_size, hidden, out_size, h_size=h_size, h_layer=h_layer, head_bias=head_bias, key=key)
 
 

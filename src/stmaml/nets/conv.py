@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -14,11 +14,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.errors import SettingError, at_least
 from stmaml.nets import patches
-from stmaml.nets.layers import Linear, beside
+from stmaml.nets.layers import Linear
 from stmaml.nets.patches import Precision, is_even, largest, pick
 from stmaml.tasks import Weight, weighted_mean
 
 NormMode = Literal["batch", "support", "none", "group"]
+FeatureForm = Literal["shift", "head"]
 Modulate = Callable[[Float[Array, "*n c"]], Float[Array, "*n c"]]
 Modulations = tuple[Modulate, ...] | None
 Shape = tuple[int, ...]  # height, width, channels
@@ -219,28 +220,61 @@ def feature_shape(x_shape: Shape, conv: Conv) -> tuple[int, int, int]:
 
 
 class ConvLearner(eqx.Module):
-    """The base learner for images, theta = [theta_b, theta_c]; a feature h joins the flattened features."""
+    """The base learner for images, theta = [theta_b, theta_c]. A task's feature h, where there is one, shifts the
+    channels of every block after their normalisation, so that it changes what the blocks make of a picture. In the
+    form `head` it joins the flattened features instead and adds the same to the logits of all pictures."""
 
     body: ConvBody
     head: Linear
+    shifts: tuple[Linear, ...] | None = None
 
     def __init__(
-        self, x_shape: Shape, conv: Conv, out_size: int, *, h_size: int = 0, head_bias: bool = True, key: PRNGKeyArray
+        self,
+        x_shape: Shape,
+        conv: Conv,
+        out_size: int,
+        *,
+        h_size: int = 0,
+        h_form: FeatureForm = "shift",
+        head_bias: bool = True,
+        key: PRNGKeyArray,
     ):
         body_key, head_key = jr.split(key)
         self.body = ConvBody(x_shape, conv, key=body_key)
-        features = math.prod(feature_shape(x_shape, conv)) + h_size
+        features = math.prod(feature_shape(x_shape, conv)) + h_size * (h_form == "head")
         self.head = Linear(features, out_size, init="glorot", use_bias=head_bias, key=head_key)
+        if h_size and h_form == "shift":
+            keys = jr.split(jr.fold_in(key, 2), conv.conv_blocks)
+            self.shifts = tuple(Linear(h_size, conv.channels, init="glorot", use_bias=False, key=k) for k in keys)
 
     def __call__(
         self, x: Images, h: Float[Array, " h"] | None = None, *, weight: Weight | None = None, tau: Modulations = None
     ) -> Float[Array, "n o"]:
         """Raw outputs for a set of images; those of weight 0 have no part in its statistics."""
-        features = self.body(x, weight, tau)
-        if h is not None:
-            features = beside(features, h)
-        return self.head(features)
+        features = self.features(x, h, weight=weight, tau=tau)
+        return self.head(features) if h is None or self.shifts is not None else self.head.joined([features, h])
 
-    def settle(self, x: Images, weight: Weight, tau: Modulations = None) -> "ConvLearner":
+    def features(
+        self, x: Images, h: Float[Array, " h"] | None = None, *, weight: Weight | None = None, tau: Modulations = None
+    ) -> Float[Array, "n f"]:
+        """What the last layer reads of a set of images, but for an h that joins it."""
+        return self._shifted(h)(x, weight, tau)
+
+    def settle(
+        self, x: Images, weight: Weight, h: Float[Array, " h"] | None = None, *, tau: Modulations = None
+    ) -> "ConvLearner":
         """The learner after reading the support set it is to answer for: see `ConvBody.settle`."""
-        return eqx.tree_at(lambda theta: theta.body, self, self.body.settle(x, weight, tau))
+        settled = self._shifted(h).settle(x, weight, tau)
+        own = eqx.tree_at(_shifts_of, settled, _shifts_of(self.body))  # h is added anew at each call
+        return eqx.tree_at(lambda theta: theta.body, self, own)
+
+    def _shifted(self, h: Float[Array, " h"] | None) -> ConvBody:
+        """The blocks as the task's h shifts them."""
+        if h is None or self.shifts is None:
+            return self.body
+        moved = [own + by(h) for own, by in zip(_shifts_of(self.body), self.shifts, strict=True)]
+        return eqx.tree_at(_shifts_of, self.body, moved)
+
+
+def _shifts_of(body: ConvBody) -> list[Any]:
+    return [block.norm.shift for block in body.blocks]

@@ -35,10 +35,17 @@ class Linear(eqx.Module):
         out = x @ self.weight
         return out if self.bias is None else out + jnp.broadcast_to(self.bias, out.shape)
 
-
-def beside(x: Float[Array, "n i"], same: Float[Array, " h"]) -> Float[Array, "n j"]:
-    """Each row followed by what is the same for all (eq. 12: x_hat = [x, h])."""
-    return jnp.concatenate([x, jnp.broadcast_to(same, (x.shape[0], same.shape[0]))], axis=1)
+    def joined(self, parts: Sequence[Float[Array, "... _"]]) -> Float[Array, "n o"]:
+        """The same at the parts side by side, of which those without rows are the same for every row (eq. 12: x_hat =
+        [x, h]). They are never copied into one array. That saves work, and it is right: where a part is repeated for
+        every row and then multiplied, XLA's GPU compiler of JAX 0.11 gets every second set of a large batch wrong."""
+        ends = itertools.accumulate(part.shape[-1] for part in parts)
+        each = [part @ self.weight[end - part.shape[-1] : end] for part, end in zip(parts, ends, strict=True)]
+        rows = sum((out for out in each if out.ndim > 1), start=jnp.zeros((), dtype=self.weight.dtype))
+        same = sum((out for out in each if out.ndim == 1), start=jnp.zeros(self.weight.shape[1]))
+        if self.bias is not None:
+            same = same + self.bias
+        return rows + jnp.broadcast_to(same, rows.shape)
 
 
 class MLP(eqx.Module):
@@ -59,17 +66,9 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
     def joined(self, parts: Sequence[Float[Array, "... _"]]) -> Float[Array, "n o"]:
-        """The same at the parts side by side, of which those without rows are the same for every row. They are never
-        copied into one array. That saves work, and it is right: where a part is repeated for every row and then
-        multiplied, XLA's GPU compiler of JAX 0.11 gets every second set of a large batch wrong."""
+        """The same at the parts side by side: see `Linear.joined`."""
         first, *rest = self.layers
-        ends = itertools.accumulate(part.shape[-1] for part in parts)
-        each = [part @ first.weight[end - part.shape[-1] : end] for part, end in zip(parts, ends, strict=True)]
-        rows = sum((out for out in each if out.ndim > 1), start=jnp.zeros((), dtype=first.weight.dtype))
-        same = sum((out for out in each if out.ndim == 1), start=jnp.zeros(first.weight.shape[1]))
-        if first.bias is not None:
-            same = same + first.bias
-        x = rows + jnp.broadcast_to(same, rows.shape)
+        x = first.joined(parts)
         for layer in rest:
             x = layer(jax.nn.relu(x))
         return x

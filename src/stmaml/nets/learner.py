@@ -6,7 +6,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.errors import SettingError
-from stmaml.nets.layers import Linear, beside
+from stmaml.nets.layers import Linear
 from stmaml.tasks import Weight
 
 
@@ -44,13 +44,15 @@ class Learner(eqx.Module):
         del weight
         x = x.reshape(x.shape[0], -1)
         for i, layer in enumerate(self.body):
-            x = jax.nn.relu(layer(self._augment(x, h, i)))
-        return self.head(self._augment(x, h, len(self.body)))
+            x = jax.nn.relu(self._read(layer, x, h, i))
+        return self._read(self.head, x, h, len(self.body))
 
-    def settle(self, x: Float[Array, "n *dx"], weight: Weight) -> "Learner":
+    def settle(self, x: Float[Array, "n *dx"], weight: Weight, h: Float[Array, " h"] | None = None) -> "Learner":
         """The same learner: it keeps no statistics of the support set it is to answer for."""
-        del x, weight
+        del x, weight, h
         return self
 
-    def _augment(self, x: Float[Array, "n i"], h: Float[Array, " h"] | None, layer: int) -> Float[Array, "n j"]:
-        return x if h is None or layer != self.h_layer else beside(x, h)
+    def _read(
+        self, layer: Linear, x: Float[Array, "n i"], h: Float[Array, " h"] | None, place: int
+    ) -> Float[Array, "n o"]:
+        return layer(x) if h is None or place != self.h_layer else layer.joined([x, h])

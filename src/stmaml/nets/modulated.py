@@ -76,5 +76,5 @@ class ModulatedLearner(eqx.Module):
     def settle(self, x: Float[Array, "n *dx"], tau: Modulations, weight: Weight) -> "ModulatedLearner":
         """The same, with what the base learner remembers of a support set under this modulation."""
         if isinstance(self.plain, ConvLearner):
-            return ModulatedLearner(self.plain.settle(x, weight, tau))
+            return ModulatedLearner(self.plain.settle(x, weight, tau=tau))
         return self

@@ -7,6 +7,7 @@ from typing import Any
 from stmaml.errors import SettingError
 from stmaml.recipes import celeba, completion, plain_multi, regression2d, weather
 from stmaml.recipes.base import Experiment, InputScale, Modelling, build_learner, measured_scaling
+from stmaml.recipes.rows import searched_presets
 
 __all__ = [
     "BEYOND",
@@ -28,9 +29,15 @@ RECIPES = {
     (e.benchmark, e.method, e.preset): e
     for e in (*regression2d.RECIPES, *weather.RECIPES, *completion.RECIPES, *celeba.RECIPES, *plain_multi.RECIPES)
 }
+RECIPES |= searched_presets(RECIPES, {benchmark: None for benchmark, _, _ in RECIPES})
 
 
-BEYOND = ("tuned", "best")  # presets that are not of the paper's size, so that its figures are not theirs
+BEYOND = (
+    "tuned",
+    "best",
+    "years",
+    "same-year",
+)  # presets that are not of the paper's size, so that its figures are not theirs
 
 
 def presets(benchmark: str, method: str) -> list[str]:

@@ -1,7 +1,8 @@
 """What an experiment is: a benchmark, a method, and all settings of both."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from jaxtyping import PRNGKeyArray
 
@@ -52,6 +53,22 @@ class Experiment:
     method_settings: MethodConfig
     modelling: Modelling = field(default_factory=Modelling)
     training: TrainConfig = field(default_factory=TrainConfig)
+
+
+def with_changes(settings: Any, changes: Mapping[str, Any]) -> Any:
+    """Settings with some of them changed, each named by its path, such as `training.outer_lr`."""
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        inside = with_changes(getattr(settings, name), {rest: value}) if rest else value
+        settings = replace(settings, **{name: inside})
+    return settings
+
+
+def setting(settings: Any, path: str) -> Any:
+    """The setting at a path; KeyError where there is none."""
+    for name in path.split("."):
+        settings = vars(settings)[name]
+    return settings
 
 
 def measured_scaling(modelling: Modelling, source: TaskSource) -> Scaling:

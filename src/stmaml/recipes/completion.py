@@ -50,6 +50,7 @@ _RELEASED = replace(
     _STMAML,
     kl_weight=0.1,
     kl_mean=True,
+    asked_twice=True,
     head_bias=False,
     encoder=Encoding(_ENCODER, z_hidden=(), z_size=64),
     gate=Gating("set-mlp", (80,)),

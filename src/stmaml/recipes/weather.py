@@ -60,6 +60,27 @@ _BEST = Experiment(
     _PREDICTED,
     TrainConfig(steps=10_000, tasks_per_batch=64, val_metric="nll", val_samples=8),
 )
+# The same with attention over the labelled days, by which it learns the weather of each day of its years as if from a
+# map: for gaps and new stations in years that other stations cover, and for no other year.
+_SAME_YEAR = replace(
+    _BEST,
+    preset="same-year",
+    benchmark_settings=weather.Config(inputs="rich"),
+    modelling=replace(_PREDICTED, lookup=_LOOKUP),
+    training=replace(_BEST.training, steps=8_000, tasks_per_batch=96, optimizer="muon", outer_lr=4e-3, warmup=300),
+)
+# For years that nobody trained on: told the season and how many days lie between two days, but no date.
+_YEARS = replace(
+    _BEST,
+    preset="years",
+    benchmark_settings=weather.Config(
+        inputs="seasons", query_size=40, min_shots=2, most_shots=40, date_shift=20, date_mirror=True, val_shift=7
+    ),
+    modelling=Modelling(standardise=True, noise_model="student", lookup=LookUp("attention", 128, lookup_layers=3)),
+    training=replace(
+        _BEST.training, steps=10_000, tasks_per_batch=96, optimizer="muon", outer_lr=3e-3, warmup=300, weight_decay=0.1
+    ),
+)
 RECIPES = (
     _paper("st-maml", _STMAML),
     _paper("maml", _MAML, outer_lr=1e-2),
@@ -76,4 +97,6 @@ RECIPES = (
         modelling=Modelling(standardise=True),
     ),
     _BEST,
+    _YEARS,
+    _SAME_YEAR,
 )

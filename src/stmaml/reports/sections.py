@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from stmaml.conditions import Conditions
 from stmaml.errors import RunError
 from stmaml.legacy.scores import split_tables
 from stmaml.metric_table import in_order
-from stmaml.metrics import Summary, summarise
+from stmaml.metrics import Summary, of_each_task, summarise, summarise_crossed
 from stmaml.reports.variants import Variant, flatten, require, settings_of
 from stmaml.runs import Run
 
@@ -49,23 +50,41 @@ class Row:
     beside: bool = False
     """Not the variant's own method but something scored beside it, such as a baseline of a table."""
 
-    @property
+    @cached_property
     def metrics(self) -> dict[str, Summary]:
-        """Each metric with its interval: over tasks for one seed, over seeds for several."""
-        return _pool([evaluation.summary["metrics"] for evaluation in self.evaluations])
+        """Each metric with its interval: over tasks for one seed, over seeds and tasks for several."""
+        return self._pooled([evaluation.summary["metrics"] for evaluation in self.evaluations], slice(None))
 
-    @property
+    @cached_property
     def families(self) -> dict[str, dict[str, Summary]]:
         """The same for each family."""
         each = [evaluation.summary["families"] for evaluation in self.evaluations]
-        return {name: _pool([one[name] for one in each]) for name in each[0] if all(name in one for one in each)}
+        names = [name for name in each[0] if all(name in one for one in each)]
+        family = self.per_task["family"][0] if "family" in self.per_task else np.zeros(0)
+        numbers = np.unique(family)
+        known = dict(zip(each[0], numbers, strict=True)) if len(numbers) == len(each[0]) else {}
+        return {name: self._pooled([one[name] for one in each], family == known.get(name)) for name in names}
 
+    @cached_property
     def per_task(self) -> dict[str, np.ndarray]:
-        """Each task's scores, averaged over seeds; none where they were not saved."""
+        """Each task's scores under each seed; none where they were not saved."""
         if any(evaluation.summary.get("arrays") is False for evaluation in self.evaluations):
             return {}
         arrays = [evaluation.run.score_arrays(evaluation.name) for evaluation in self.evaluations]
-        return {name: np.mean([one[name] for one in arrays], axis=0) for name in _shared(arrays)}
+        alike = [name for name in _shared(arrays) if len({one[name].shape for one in arrays}) == 1]
+        return {name: np.stack([of_each_task(one[name]) for one in arrays]) for name in alike}
+
+    def median(self, name: str) -> float | None:
+        """The median over tasks of a score averaged over seeds, where the scores of tasks were saved."""
+        return float(np.median(self.per_task[name].mean(0))) if name in self.per_task else None
+
+    def _pooled(self, parts: list[dict[str, Summary]], chosen: Any) -> dict[str, Summary]:
+        """Summaries of several seeds as one: with tasks as well where their scores were saved, else over seeds."""
+        if len(parts) == 1:
+            return parts[0]
+        over_seeds = _pool(parts)
+        crossed = {name: self.per_task[name][:, chosen] for name in over_seeds if name in self.per_task}
+        return over_seeds | {name: summarise_crossed(values) for name, values in crossed.items() if values.size}
 
 
 @dataclass(frozen=True)
@@ -244,8 +263,6 @@ def _sweep(title: str, sections: dict[int, Section]) -> Sweep:
 
 
 def _pool(parts: list[dict[str, Summary]]) -> dict[str, Summary]:
-    if len(parts) == 1:
-        return parts[0]
     return {name: summarise(np.array([part[name]["mean"] for part in parts])) for name in _shared(parts)}
 
 

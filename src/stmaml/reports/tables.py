@@ -21,8 +21,8 @@ def section_markdown(section: Section) -> str:
         parts += [f"{section.metrics[0]} by family:", family_table(section)]
     parts.append(other_families_note(section) or "")
     if (pairs := paired_table(section)) is not None:
-        difference = f"Difference to {section.rows[0].label} on the same tasks, scores averaged over seeds"
-        interval = f"± half-width of the 95 % interval of the difference over {section.units}"
+        difference = f"Difference to {section.rows[0].label} on the same tasks"
+        interval = f"± half-width of the 95 % interval of the difference over {section.units}, and seeds if several"
         parts += [f"{difference}, {interval} (negative: lower than there):", pairs]
     return "\n\n".join(part for part in parts if part)
 
@@ -34,14 +34,22 @@ def score_table(section: Section) -> str:
         _embolden(rows, name, [row.metrics.get(name) for row in section.rows], by=name)
     if section.floor is not None:
         rows.append({"method": section.floor["name"], **_cells(section.floor["metrics"], section.metrics)})
-    scores, costs = _with_paper(rows, section.metrics), _used(rows, "parameters", "training")
+    scores = _with_paper(rows, section.metrics)
+    costs = _used(rows, f"{section.metrics[0]} (median)", "trained on", "parameters", "training")
     return markdown_table(["method", *_used(rows, "norm"), "seeds", "tasks", *scores, *costs], rows)
 
 
 def _score_cells(row: Row, metrics: list[str]) -> dict[str, str]:
     tasks = f"{row.evaluations[0].summary['tasks']:,}"
     cells = {"method": row.label, "seeds": str(len(row.evaluations)), "tasks": tasks}
-    return cells | _norm_cells(row) | _paper_cells(published(row)) | _cells(row.metrics, metrics) | _cost_cells(row)
+    scores = _cells(row.metrics, metrics) | _median_cells(row, metrics[0])
+    return cells | _norm_cells(row) | _paper_cells(published(row)) | scores | _cost_cells(row)
+
+
+def _median_cells(row: Row, first: str) -> dict[str, str]:
+    """The median task's error, which a few hard tasks do not move."""
+    median = row.median(first) if metric(first).better == "lower" else None
+    return {} if median is None else {f"{first} (median)": number({"mean": median, "ci95": float("nan")})}
 
 
 def _used(rows: list[dict[str, str]], *columns: str) -> list[str]:
@@ -69,7 +77,10 @@ def _cost_cells(row: Row) -> dict[str, str]:
         return {}
     size = next((count for e in row.evaluations if (count := count_parameters(e.run)) is not None), None)
     seconds = [training_seconds(log) for evaluation in row.evaluations if (log := evaluation.run.log())]
-    cells = {} if size is None else {"parameters": f"{size:,}"}
+    training = row.variant.config["training"]
+    seen = training.get("steps", 0) * training.get("tasks_per_batch", 0)
+    cells = {"trained on": f"{seen:,} tasks"} if seen else {}
+    cells |= {} if size is None else {"parameters": f"{size:,}"}
     return cells | ({"training": duration(sum(seconds) / len(seconds))} if any(seconds) else {})
 
 
@@ -90,7 +101,7 @@ def family_table(section: Section) -> str:
 def paired_table(section: Section) -> str | None:
     """How far each row is from the first on the very same tasks; None if there is no second, or no task was kept."""
     metrics = [section.metrics[0], *(m for m in ("nll", "bce") if m in section.metrics[1:])]
-    base, *others = [row.per_task() for row in section.rows]
+    base, *others = [row.per_task for row in section.rows]
     found = [_differences(scores, base, metrics) for scores in others]
     rows = [{"method": row.label, **cells} for row, cells in zip(section.rows[1:], found, strict=True) if cells]
     return markdown_table(["method", *metrics], rows) if rows else None
@@ -181,7 +192,7 @@ def _embolden(rows: list[dict[str, str]], column: str, values: list[Summary | No
 
 def _interval_note(section: Section) -> str:
     many = {len(row.evaluations) > 1 for row in section.rows}
-    tests, seeds = f"over test {section.units}", "over training seeds (Student's t)"
+    tests, seeds = f"over test {section.units}", f"over training seeds and test {section.units}"
     over = seeds if True in many else f"{tests}, for one training seed"
     if len(many) == 2:
         over = f"{seeds} where there are several, {tests} where there is one"

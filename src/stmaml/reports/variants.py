@@ -10,13 +10,14 @@ import numpy as np
 
 from stmaml.errors import RunError, SettingError
 from stmaml.recipes import recipe
+from stmaml.recipes.rows import SEARCHED
 from stmaml.runs import Run, as_json, find_runs, read_npz
 
 UNTOLD = {"val_every", "val_tasks", "val_samples", "checkpoint_every", "steps_per_call", "on_divergence", "remat"}
 UNTOLD |= {"data", "file_list", "images_on"}
 """Settings that say how training is watched or stored or where files lie, not what is learnt: they make no variant."""
 BASELINE = "baseline"  # the preset of runs that scikit-learn fitted: they have neither settings, log nor weights
-PLAIN = ("paper", "default", BASELINE)  # presets that go without saying
+PLAIN = ("paper", "default", SEARCHED, BASELINE)  # presets that go without saying
 IN_CONFIG = ("seed", "benchmark", "method", "modelling", "training")
 
 

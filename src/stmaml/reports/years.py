@@ -59,7 +59,9 @@ def _with_gaps(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def support_days(arrays: Arrays) -> np.ndarray:
     """The day of the year of each labelled example, from 0."""
-    # The first input is the date as a part of the year, whose last day is 364 or 365: that which makes days whole.
+    if "support_axis" in arrays:
+        return arrays["support_axis"].astype(float)
+    # Older traces leave it to the first input: a part of the year, whose last day is 364 or 365, what makes days whole.
     date = arrays["support_x"][:, 0].astype(float)
     tried = [date * last for last in (364, 365)]
     return np.rint(min(tried, key=lambda days: np.abs(days - np.rint(days)).sum()))

@@ -27,8 +27,13 @@ class TrainConfig:
     """How the step size goes on: down to zero along a half cosine, or level."""
     warmup: int = 0
     """Steps over which the step size first rises from zero; a quarter of all steps at most."""
+    weight_decay: float = 0.0
+    """Share of each weight matrix that a step of size 1 takes away: keeps large networks from learning by heart."""
     clip_norm: float = 10.0
     """Bound on the norm of the outer gradient."""
+    noise_rate: float | None = 0.02
+    """Share of a batch in the running mean of squared residuals that is the noise level under `--noise-model residual`,
+    whatever the step size. If not given, the noise level takes the optimizer's steps like all else."""
     val_every: int = 1000
     """Steps between validations; the learner with the best score is kept."""
     val_tasks: int = 300
@@ -54,8 +59,10 @@ class TrainConfig:
         at_least(1, steps=self.steps, tasks_per_batch=self.tasks_per_batch, steps_per_call=self.steps_per_call)
         at_least(1, val_every=self.val_every, val_tasks=self.val_tasks, val_samples=self.val_samples)
         at_least(1, checkpoint_every=self.checkpoint_every)
-        at_least(0, warmup=self.warmup)
+        at_least(0, warmup=self.warmup, weight_decay=self.weight_decay)
         above(0, outer_lr=self.outer_lr, clip_norm=self.clip_norm)
+        if self.noise_rate is not None and not 0 < self.noise_rate < 1:
+            raise SettingError(f"--noise-rate must lie between 0 and 1, or be none; got {self.noise_rate}.")
         chunk = self.task_chunk
         if chunk is not None and (chunk < 1 or self.tasks_per_batch % chunk):
             tasks = f"--tasks-per-batch, which is {self.tasks_per_batch}"
@@ -75,4 +82,4 @@ class TrainConfig:
             schedule = optax.warmup_cosine_decay_schedule(start, self.outer_lr, self.rise, self.steps)
         else:
             schedule = optax.warmup_constant_schedule(start, self.outer_lr, self.rise)
-        return optimizer(self.optimizer, schedule, clip_norm=self.clip_norm)
+        return optimizer(self.optimizer, schedule, clip_norm=self.clip_norm, weight_decay=self.weight_decay)

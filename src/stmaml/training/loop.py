@@ -31,7 +31,7 @@ from stmaml.training.memory import (
 )
 from stmaml.training.observers import Observer
 from stmaml.training.state import State, bundle, initial_state, typed, unbundle
-from stmaml.training.steps import run_many, run_steps, step_key
+from stmaml.training.steps import host_batches, run_many, run_steps, step_key
 from stmaml.training.validation import Validation
 
 MAX_ROLLBACKS = 8
@@ -212,13 +212,10 @@ class _Loop:
 
     def _draw(self, step: int, count: int) -> TaskBatch:
         """Host-made batches for the coming steps, checked and stacked; the same ones for every learner."""
-        batches = []
-        for index in range(step, step + count):
-            data_key, _ = jr.split(step_key(self.keys[0], index))  # as in run_steps: apart from the loss's key
-            batch = self.source.sample(self.config.tasks_per_batch, key=data_key)
-            check_batch(batch, self.source.spec)
-            batches.append(batch)
-        return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *batches)
+        coming, tasks = range(step, step + count), self.config.tasks_per_batch
+        return host_batches(
+            self.source, self.keys[0], coming, tasks, lambda batch: check_batch(batch, self.source.spec)
+        )
 
     def _validate(self, step: int, states: States, best: Learners) -> tuple[States, Learners]:
         judge, improved = self._validation, []

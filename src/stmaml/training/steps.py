@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
+from stmaml.likelihoods import estimate_noise, without_noise
 from stmaml.limits import AHEAD_BYTES
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.tasks import Scalar, Task, TaskBatch
@@ -74,6 +75,29 @@ def run_many(
     return layout.each(run, source, bundle, keys)
 
 
+@eqx.filter_jit
+def run_each(bundle: State, sources: Any, keys: Key[Array, " l"], steps: Int[Array, " n"], config: TrainConfig):
+    """`run_steps` for learners side by side, each with a source of its own."""
+    by_first_axis = (eqx.if_array(0), eqx.if_array(0), 0)
+
+    def run(state: State, source: Any, key: PRNGKeyArray):
+        return run_steps(state, source, key, steps, config)
+
+    return eqx.filter_vmap(run, in_axes=by_first_axis)(bundle, sources, keys)
+
+
+def host_batches(
+    source: Any, key: PRNGKeyArray, steps: range, tasks_per_batch: int, check: Callable[[TaskBatch], None]
+) -> TaskBatch:
+    """Batches of these steps from a source that is called on the host, checked and stacked."""
+    batches = []
+    for index in steps:
+        data_key, _ = jr.split(step_key(key, index))  # as in run_steps: apart from the loss's key
+        batches.append(source.sample(tasks_per_batch, key=data_key))
+        check(batches[-1])
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *batches)
+
+
 def meta_step(
     state: State, batch: TaskBatch, config: TrainConfig, *, key: PRNGKeyArray, layout: Layout = ONE_DEVICE
 ) -> tuple[State, tuple[Scalar, dict[str, Scalar]]]:
@@ -88,8 +112,12 @@ def meta_step(
     mean_of = partial(_in_turns, mean_loss, config.task_chunk)
     (loss, metrics), grads = layout.mean(mean_of, state.learner, batch.tasks, keys)
     params = eqx.filter(state.learner, eqx.is_inexact_array)
-    updates, opt_state = config.optimizer_of().update(grads, state.opt_state, params)
+    by_steps = grads if config.noise_rate is None else without_noise(grads, params)
+    updates, opt_state = config.optimizer_of().update(by_steps, state.opt_state, params)
     learner = eqx.apply_updates(state.learner, jax.tree.map(lambda update: state.rate * update, updates))
+    if config.noise_rate is not None:
+        moved = estimate_noise(eqx.filter(learner, eqx.is_inexact_array), grads, config.noise_rate)
+        learner = eqx.combine(moved, learner)
     return State(learner, opt_state, state.rate, state.best), (loss, metrics)
 
 

@@ -1,0 +1,207 @@
+"""Successive halving (Jamieson, Talwalkar, "Non-stochastic Best Arm Identification", 2016): all trials are trained for
+a little, the best third anew for three times as long. Every choice is made on validation tasks."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax.random as jr
+import numpy as np
+
+from stmaml.benchmarks.base import SEARCH_SEED, Benchmark
+from stmaml.benchmarks.sources import TaskSet
+from stmaml.border.writing import write_json
+from stmaml.errors import RunError, at_least
+from stmaml.evaluation import evaluate
+from stmaml.metric_table import metric
+from stmaml.provenance import provenance
+from stmaml.recipes import RECIPES, Experiment
+from stmaml.recipes.base import setting, with_changes
+from stmaml.recipes.rows import row_recipe
+from stmaml.run_files import read_json
+from stmaml.search.grid import INNER_STEPS, TEST_FACTORS, TEST_STEPS, Trial, draw_trials, space_of
+from stmaml.search.side_by_side import Varied, train_group
+
+FILE = "search.json"
+TASKS_AT_ONCE = 500
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search for the settings of one row of a table; its budget is the same for every row."""
+
+    trials: int = 24
+    """Trials of the first round."""
+    tasks: int = 150_000
+    """Training tasks of a trial in the first round; each later round has `keep` times as many."""
+    rounds: int = 2
+    """Rounds; in each, one in `keep` of the trials goes on, trained anew."""
+    keep: int = 3
+    """One in so many trials goes on."""
+    tasks_per_batch: int = 100
+    """Tasks in a meta-step."""
+    val_tasks: int = 2000
+    """Validation tasks that judge a trial."""
+    val_draws: int = 20
+    """Predictors sampled for each of them."""
+
+    def __post_init__(self):
+        at_least(1, trials=self.trials, tasks=self.tasks, rounds=self.rounds, tasks_per_batch=self.tasks_per_batch)
+        at_least(1, val_tasks=self.val_tasks, val_draws=self.val_draws)
+        at_least(2, keep=self.keep)
+
+    def run(self, benchmark: str, row: str, folder: Path, **changes: Any) -> Record:
+        """All trials, those kept in `folder` from before not again; `changes` are to settings of the benchmark."""
+        base = row_recipe(RECIPES, benchmark, row)
+        base = with_changes(base, {f"benchmark_settings.{name}": value for name, value in changes.items()})
+        base = replace(base, training=replace(base.training, tasks_per_batch=self.tasks_per_batch))
+        record = self._opened(base, row, folder)
+        judge = _Judge.of(base, self)
+        trials = draw_trials(base, self.trials)
+        for number in range(self.rounds):
+            self._round(base, number, trials, judge, record, folder)
+            trials = _best(_of_round(record, number), trials, max(1, len(trials) // self.keep))
+        record["chosen"] = _chosen(base, record, self.rounds - 1)
+        write_json(folder / FILE, record)
+        return record
+
+    def _opened(self, base: Experiment, row: str, folder: Path) -> Record:
+        space = {path: list(values) for path, values in space_of(base).items()}
+        asked = {"benchmark": base.benchmark, "row": row, "grid": space, "budget": asdict(self)}
+        path = folder / FILE
+        if not path.exists():
+            return {**provenance(), **asked, "trials": []}
+        record = read_json(path)
+        if any(record.get(name) != value for name, value in asked.items()):
+            raise RunError(f"{path} is of another search. Choose another --out, or remove it.")
+        return record
+
+    def _round(
+        self, base: Experiment, number: int, trials: Sequence[Trial], judge: "_Judge", record: Record, folder: Path
+    ) -> None:
+        """Trains and judges the trials of a round, group by group, and keeps what came out after each."""
+        widths = _count(trial.group for trial in draw_trials(base, self.trials))
+        tasks = self.tasks * self.keep**number
+        done = [Trial(one["settings"], one["seed"]) for one in _of_round(record, number)]
+        for group in dict.fromkeys(trial.group for trial in trials):
+            mine = [trial for trial in trials if trial.group == group and trial not in done]
+            for some in _in_parts(mine, widths[group] if judge.together else 1):
+                began = time.monotonic()
+                width = widths[group] if judge.together else 1
+                learners = train_group(base, some, judge.benchmarks, tasks=tasks, width=width)
+                took = round((time.monotonic() - began) / len(some), 2)
+                about = {"round": number, "tasks": tasks, "seconds": took}
+                record["trials"] += [about | judge(*pair) for pair in zip(some, learners, strict=True)]
+                write_json(folder / FILE, record)
+
+
+def _in_parts(trials: Sequence[Trial], size: int) -> Iterable[Sequence[Trial]]:
+    return (trials[i : i + size] for i in range(0, len(trials), size))
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Scores trials on validation tasks."""
+
+    base: Experiment
+    benchmarks: list[Benchmark]
+    tasks: list[TaskSet]
+    draws: int
+
+    @staticmethod
+    def of(base: Experiment, search: Search) -> "_Judge":
+        first = base.benchmark_settings.open()
+        opened = [first.vary(settings) for settings in base.benchmark_settings.searched()]
+        tests = [first.vary(each.settings.at_test(base.benchmark)) for each in opened]
+        sets = [each.choosing_set(search.val_tasks) for each in tests]
+        return _Judge(base, opened, sets, search.val_draws)
+
+    @property
+    def together(self) -> bool:
+        """Whether trials train side by side; networks for pictures fill a device by themselves."""
+        return not self.benchmarks[0].train.spec.is_image
+
+    def __call__(self, trial: Trial, learners: Sequence[Varied]) -> Record:
+        """The trial with its scores."""
+        return best_of(trial, lambda steps: self._scored(steps, learners))
+
+    def _scored(self, steps: int | None, learners: Sequence[Varied]) -> Record:
+        ready = learners if steps is None else [learner.with_steps(steps) for learner in learners]
+        each = [self._means(learner, tasks) for learner, tasks in zip(ready, self.tasks, strict=True)]
+        judged = metric(self.base.training.val_metric)
+        score = joint([judged.badness(one[judged.name]) for one in each])
+        return {"test_steps": steps, "score": score, "scores": each}
+
+    def _means(self, learner: Varied, tasks: TaskSet) -> dict[str, float]:
+        at_once = min(TASKS_AT_ONCE, tasks.num_tasks)
+        scores = evaluate(learner, tasks, num_samples=self.draws, key=jr.key(SEARCH_SEED), tasks_at_once=at_once)
+        means = {name: summary["mean"] for name, summary in scores.summary().items()}
+        return {name: round(mean, 5) if math.isfinite(mean) else math.inf for name, mean in means.items()}
+
+
+def best_of(trial: Trial, scored: Callable[[int | None], Record]) -> Record:
+    """The trial with its scores, at that number of inner steps in the test that suits it best."""
+    own = trial.settings.get(INNER_STEPS)
+    options = [None] if own is None else [own * factor for factor in TEST_FACTORS]
+    found = [scored(steps) for steps in options]
+    best = min(found, key=lambda one: one["score"])
+    return {"settings": trial.settings, "seed": trial.seed, **best, "tested": found if len(found) > 1 else []}
+
+
+def joint(values: Sequence[float]) -> float:
+    """One number for a trial: of several errors, whose sizes may differ, the geometric mean."""
+    if len(values) == 1:
+        return values[0]
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def _of_round(record: Record, number: int) -> list[Record]:
+    return [one for one in record["trials"] if one["round"] == number]
+
+
+def _count(groups: Iterable[Any]) -> dict[Any, int]:
+    counts: dict[Any, int] = {}
+    for group in groups:
+        counts[group] = counts.get(group, 0) + 1
+    return counts
+
+
+def _cells(found: Sequence[Record]) -> list[tuple[float, dict[str, Any], list[Record]]]:
+    """The cells that were tried, the best first: mean score over seeds, settings, trials."""
+    settings = [
+        one["settings"] for i, one in enumerate(found) if one["settings"] not in [f["settings"] for f in found[:i]]
+    ]
+    by_cell = [(each, [one for one in found if one["settings"] == each]) for each in settings]
+    scored = [(float(np.mean([one["score"] for one in some])), each, some) for each, some in by_cell]
+    return sorted(scored, key=lambda cell: cell[0])
+
+
+def _best(found: Sequence[Record], trials: Sequence[Trial], count: int) -> list[Trial]:
+    """The trials of the best cells."""
+    order = [Trial(one["settings"], one["seed"]) for _, _, some in _cells(found) for one in some]
+    return [trial for trial in order if trial in trials][:count]
+
+
+def _chosen(base: Experiment, record: Record, last: int) -> Record:
+    """The best cell of the last round, as settings by their paths."""
+    score, settings, some = _cells(_of_round(record, last))[0]
+    steps = min(some, key=lambda one: one["score"])["test_steps"]
+    differs = steps is not None and steps != setting(with_changes(base, settings), INNER_STEPS)
+    return {"settings": {**settings, **({TEST_STEPS: steps} if differs else {})}, "score": score}
+
+
+def collect(folder: Path) -> Record:
+    """What all searches in a folder chose, by row, with where each comes from: the file a recipe is read from."""
+    rows = {}
+    for path in sorted(folder.glob(f"*/{FILE}")):
+        record = read_json(path)
+        if "chosen" in record:
+            origin = {name: record[name] for name in ("created", "device", "versions", "budget")}
+            rows[record["row"]] = {**record["chosen"], "trials": len(record["trials"]), "search": origin}
+    if not rows:
+        raise RunError(f"{folder} holds no finished search. Run 'stmaml search' first.")
+    return {"rows": rows}
