@@ -18,6 +18,7 @@ from stmaml import cli
 from stmaml.cli.predictions import show_predictions
 from stmaml.cli.showing import without_nan
 from stmaml.numbers import plain, to_place, with_interval
+from stmaml.pool.reopening import reopen
 from stmaml.pool.store import PoolRun
 from stmaml.runs import Run
 from stmaml.tables.adapted import DEFAULT_LEVELS
@@ -152,6 +153,31 @@ def test_report(stmaml, sleep, chosen, kind, tmp_path):
         assert f"({figure})" in text
     assert "| Days" in text
     assert "stmaml fit" in text
+    page = (tmp_path / "report.html").read_text()
+    for title in ("What a new group costs in labels", "Which columns matter", "Predicted worst", "Rows of "):
+        assert title in page
+    assert f"labelled rows take the {'share' if kind == 'classes' else 'typical error'}" in page
+
+
+def test_days_matter_on_the_table_of_sleep(sleep):
+    found = PoolRun(Run(sleep[0])).result()["importance"]
+    assert list(found) == ["0", str(PoolRun(Run(sleep[0])).scored()[-1].shots)]
+    assert all(each["columns"]["Days"]["mean"] > each["columns"]["Days"]["ci95"] / 2 > 0 for each in found.values())
+
+
+def test_held_out_tasks_are_made_again_unless_rows_were_added(sleep, tmp_path):
+    store = PoolRun(Run(sleep[0]))
+    last = store.scored()[-1]
+    reopened = reopen(store, last)
+    assert reopened is not None
+    told = reopened.told(int(last.groups[0]))
+    assert set(told.frame["Subject"].cast(pl.String)) == {told.name}
+    np.testing.assert_allclose(told.frame["Reaction"].cast(pl.Float64).to_numpy()[told.asked], told.truth, rtol=1e-5)
+    assert (told.low < told.expected).all()
+    assert not set(told.labelled) & set(told.asked)
+    copy = PoolRun(Run(shutil.copytree(sleep[0], tmp_path / "copy")))
+    copy.save_known(copy.known().vstack(copy.known()[:3]))
+    assert reopen(copy, last) is None
 
 
 def test_scores_of_groups_come_back(sleep):

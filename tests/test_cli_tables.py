@@ -584,7 +584,7 @@ def test_a_finished_run_shows_its_scores_without_its_table(stmaml, fitted, table
 
 def test_a_table_scored_without_baselines_has_a_report_too(stmaml, fitted, tmp_path):
     code, out, _ = stmaml("report", fitted, "--out", tmp_path)
-    assert (code, out) == (0, f"wrote {tmp_path / 'report.md'} and 7 figures beside it\n")
+    assert (code, out) == (0, f"wrote {tmp_path / 'report.html'}, and report.md with 7 figures beside it\n")
     assert (tmp_path / "shots.png").stat().st_size > 5000
 
 

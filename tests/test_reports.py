@@ -25,9 +25,9 @@ from stmaml.outcomes import NormalOutcome
 from stmaml.recipes import recipe
 from stmaml.reports import figures, images, limits, write_report
 from stmaml.reports import shots as shots_module
+from stmaml.reports.made import training_seconds
 from stmaml.reports.sections import Sweep, collect_sections, collect_sweeps
 from stmaml.reports.shots import shots_figure, spread
-from stmaml.reports.tables import training_seconds
 from stmaml.reports.variants import collect_variants
 from stmaml.runs import Run, json_bytes
 
@@ -464,7 +464,7 @@ def test_completion_has_its_own_figures(tmp_path, caught):
         about = {"floor": floor, "sweep": {"figure": "pixels", "label": "observed pixels"}}
         score(run, {"bce": MSE / number, "diversity": MSE}, shots=number, about=about)
     paths = write_report([tmp_path / "a"], tmp_path / "out")
-    assert [path.name for path in paths] == ["report.md", "completion.png", "pixels.png"]
+    assert [path.name for path in paths] == ["report.md", "pixels.png", "completion.png"]
     assert "sampled completions and their mean:" in paths[0].read_text()
     left, right = caught[-1].axes
     np.testing.assert_allclose(np.asarray(left.get_lines()[0].get_xydata()), [(4, 0.75), (40, 0.075)])
@@ -487,7 +487,7 @@ def test_conditions_make_sections(tmp_path):
     score(run, {"mse": MSE})
     score(run, {"mse": MSE}, digest="d2", shots=2)
     text = report(tmp_path / "a")
-    assert text.count("20 samples a task") == 2
+    assert text.split("## Runs")[0].count("20 samples a task") == 2
     assert "The same settings" not in text
 
 
@@ -532,7 +532,7 @@ def test_two_runs_on_different_tasks_are_two_tables_without_a_best(tmp_path):
     score(make_run(tmp_path / "a", log=False), {"mse": MSE, "coverage90": MSE / 8})
     score(make_run(tmp_path / "b", method="maml", log=False), {"mse": MSE / 2, "coverage90": MSE / 9}, digest="d2")
     text = report(tmp_path / "a", tmp_path / "b").split("## Runs")[0]
-    assert text.count("| method ") == 4  # all tasks and by family, for each
+    assert text.count("| method ") == 6  # all tasks, by family and beside the paper, for each
     assert "**" not in text
     assert "The same settings on other data: digest d2 instead of d1." in text
 
@@ -546,7 +546,7 @@ def test_every_set_of_tasks_a_run_was_scored_on_is_shown_that_with_the_most_firs
         f"## regression2d: range 0..5, noise 0.3, shots 10, query 40, 20 samples a task ({n} tasks)" for n in (8, 4)
     ]
     assert text.count("The same settings on other tasks: 4 instead of 8 tasks.") == 1
-    assert (cells(text, "st-maml")["tasks"], cells(text, "st-maml", table=2)["tasks"]) == ("8", "4")
+    assert (cells(text, "st-maml")["tasks"], cells(text, "st-maml", table=3)["tasks"]) == ("8", "4")
 
 
 def test_figures_of_sections_with_the_same_conditions_have_files_of_their_own(tmp_path):
@@ -601,7 +601,7 @@ def test_a_table_has_a_section_for_each_number_of_rows_and_a_row_for_each_baseli
     score_table_run(table_run(tmp_path / "a"))
     paths = write_report([tmp_path / "a"], tmp_path / "out")
     text = paths[0].read_text()
-    assert [path.name.split("-")[0] for path in paths[1:]] == ["shots.png", *["reliability"] * 3, "training.png"]
+    assert [path.name.split("-")[0] for path in paths[1:]] == [*["reliability"] * 3, "shots.png", "training.png"]
     assert text.count("## table: table lines, target y, groups 4, shots ") == 3
     scores = ["mse", "coverage90", "width90"]
     assert list(cells(text, "ridge")) == ["method", "seeds", "tasks", *scores, MORE[0], "training"]
@@ -683,7 +683,7 @@ def test_figures_are_drawn(tmp_path):
         add_curves(run)
     paths = write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     names = [f"{kind}-{method}.png" for method in ("st-maml", "maml") for kind in ("curves", "ambiguity")]
-    assert [path.name for path in paths] == ["report.md", *names, "reliability.png", "training.png"]
+    assert [path.name for path in paths] == ["report.md", "reliability.png", *names, "training.png"]
     assert all(path.stat().st_size > 5000 and path.read_bytes()[:4] == b"\x89PNG" for path in paths[1:])
     assert all(f"]({path.name})" in paths[0].read_text() for path in paths[1:])
 
@@ -739,14 +739,15 @@ def test_two_benchmarks_stay_apart(tmp_path):
     score(make_run(tmp_path / "b", benchmark="pictures"), {"accuracy": MSE / 10})
     paths = write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     assert [path.name for path in paths[1:]] == ["training-regression2d.png", "training-pictures.png"]
-    assert cells(paths[0].read_text(), "st-maml on pictures", table=2)["accuracy"].startswith("0.300")
+    assert cells(paths[0].read_text(), "st-maml on pictures", table=3)["accuracy"].startswith("0.300")
 
 
 def test_command_says_where_the_report_is(tmp_path, monkeypatch, capsys):
     score(make_run(tmp_path / "a"), {"mse": MSE})
     monkeypatch.setattr(sys, "argv", ["stmaml", "report", str(tmp_path / "a")])
     main()
-    assert capsys.readouterr().out == f"wrote {tmp_path / 'a' / 'report' / 'report.md'} and 1 figure beside it\n"
+    page = tmp_path / "a" / "report" / "report.html"
+    assert capsys.readouterr().out == f"wrote {page}, and report.md with 1 figure beside it\n"
 
 
 def test_folders_without_a_run_are_left_out_with_a_line(tmp_path, stmaml):
@@ -755,7 +756,7 @@ def test_folders_without_a_run_are_left_out_with_a_line(tmp_path, stmaml):
     (tmp_path / "notes.txt").write_text("mine")
     code, out, err = stmaml("report", tmp_path / "a-report", tmp_path / "b", tmp_path / "notes.txt")
     assert code == 0
-    assert f"wrote {tmp_path / 'b' / 'report' / 'report.md'}" in out
+    assert f"wrote {tmp_path / 'b' / 'report' / 'report.html'}" in out
     assert err.splitlines() == [f"left out {tmp_path / name}: it holds no run" for name in ("a-report", "notes.txt")]
     code, _, err = stmaml("report", tmp_path / "b", tmp_path / "typo")
     assert code == 2

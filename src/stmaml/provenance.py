@@ -1,8 +1,11 @@
 """Where a result comes from: when, by which command, with which versions, on which device."""
 
+import contextlib
 import importlib.metadata
+import os
 import platform
 import shlex
+import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +23,29 @@ def provenance() -> dict[str, Any]:
         "command": _command(),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "device": jax.devices()[0].device_kind,
+        "hardware": _hardware(),
+        "commit": _commit(),
     }
+
+
+def _hardware() -> str:
+    """The processor, how many cores it has, and the system."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        return f"{name}, {os.cpu_count()} cores, {platform.system()}"
+    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
+
+
+def _commit() -> str:
+    """The commit the package was run from, marked where files were changed since; empty where it is no checkout."""
+    home = Path(__file__).parents[2]
+    if not (home / ".git").exists():
+        return ""
+    command = ["git", "-C", str(home), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    return ""
 
 
 def _command() -> str:

@@ -32,8 +32,10 @@ from stmaml.inner import InnerLoop
 from stmaml.locks import NAME, locked, me
 from stmaml.methods import maml
 from stmaml.recipes import Experiment, Modelling
+from stmaml.reports.made import runs_part
+from stmaml.reports.markdown import part_markdown
 from stmaml.reports.sections import collect_sections
-from stmaml.reports.tables import runs_markdown, section_markdown
+from stmaml.reports.tables import section_part
 from stmaml.reports.variants import collect_variants
 from stmaml.runs import Run, json_bytes, newest_common_checkpoint, read_npz
 from stmaml.tables.adapted import AdaptedModel, _blank_predictors, load_adapted
@@ -126,7 +128,7 @@ def _load_config(path: Path) -> None:
     experiment = load_experiment(run)
     assert type(experiment.training.steps) is int
     load_run(run.folder)
-    runs_markdown(collect_variants([run.folder]))
+    part_markdown(runs_part(collect_variants([run.folder])))
 
 
 def _finite_weights(path: Path) -> None:
@@ -146,13 +148,13 @@ def _load_log(path: Path) -> None:
     for entry in run.log():
         assert type(entry.get("step", 0)) is int
         assert all(type(score) in (int, float) for score in entry.get("validation", {}).values())
-    runs_markdown(collect_variants([run.folder]))
+    part_markdown(runs_part(collect_variants([run.folder])))
 
 
 def _load_scores(path: Path) -> None:
     variants = collect_variants([path.parents[1]])
     for section in collect_sections(variants):
-        section_markdown(section)
+        part_markdown(section_part(section))
 
 
 def _load_curves(path: Path) -> None:
@@ -187,7 +189,7 @@ def _old(run: str, file: str) -> Callable[[Path], Path]:
 
 def _load_old_config(path: Path) -> None:
     load_experiment(Run(path.parent))
-    runs_markdown(collect_variants([path.parent]))
+    part_markdown(runs_part(collect_variants([path.parent])))
 
 
 # Files of a table's run.

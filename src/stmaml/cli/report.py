@@ -12,13 +12,14 @@ from stmaml.cli.progress import showing
 from stmaml.cli.showing import plain_console
 from stmaml.errors import SettingError
 from stmaml.pool.kind import is_pool
-from stmaml.reports import write_report
+from stmaml.reports import PAGE, TEXT, write_report
 from stmaml.runs import Run, find_runs, held_runs
 
 
 @dataclass(frozen=True)
 class Report:
-    """Write tables (Markdown) and figures (PNG) of one or more evaluated runs, from what their folders hold."""
+    """Write one page (HTML) with tables and figures of one or more evaluated runs, and the same as Markdown with PNG
+    beside it, from what their folders hold."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs, or of several seeds. The others are compared with the first."""
@@ -39,8 +40,8 @@ def main(arguments: list[str]) -> None:
     find_runs(folders[0])[0].config()  # a report of no run makes no folder
     check_writable(out)
     with showing(plain_console(stderr=True), "drawing"):
-        report, *pictures = write_report(folders, out)
-    print(f"wrote {report} and {len(pictures)} figure{'s' * (len(pictures) != 1)} beside it")
+        _, *pictures = write_report(folders, out)
+    _say_written(out, len(pictures))
 
 
 def _report_pool(folders: Sequence[Path], out: Path | None) -> None:
@@ -50,8 +51,16 @@ def _report_pool(folders: Sequence[Path], out: Path | None) -> None:
         )
     from stmaml.reports.pools import write_pool_report  # polars comes with it
 
-    report, *pictures = write_pool_report(Run(folders[0]), out or folders[0] / "report")
-    print(f"wrote {report} and {len(pictures)} figures beside it")
+    out = out or folders[0] / "report"
+    check_writable(out)
+    with showing(plain_console(stderr=True), "drawing"):
+        _, *pictures = write_pool_report(Run(folders[0]), out)
+    _say_written(out, len(pictures))
+
+
+def _say_written(out: Path, pictures: int) -> None:
+    figures = f"{pictures} figure{'s' * (pictures != 1)}"
+    print(f"wrote {out / PAGE}, and {TEXT} with {figures} beside it")
 
 
 def _with_runs(folders: Sequence[Path]) -> list[Path]:

@@ -72,10 +72,10 @@ def main(arguments: list[str]) -> None:
         fail("every row diverged, so there is no table.", code=3)
     if flags.json:
         return
-    from stmaml.reports import write_report  # matplotlib and scikit-learn come with it
+    from stmaml.reports import PAGE, write_report  # matplotlib and scikit-learn come with it
 
-    report, *pictures = write_report([out / row.name for row in filled], out / "report")
-    print(f"wrote {report} and {len(pictures)} figures beside it")
+    text, *pictures = write_report([out / row.name for row in filled], out / "report")
+    print(f"wrote {text.with_name(PAGE)}, and {text.name} with {len(pictures)} figures beside it")
 
 
 def _fill(

@@ -79,10 +79,9 @@ def cross_fit(
     """What each member says of groups it has not seen, for each number of labelled rows; and each fitted to all."""
     tasks = held_out_tasks(rows, draw, counts)
     whole, forecasts = {}, [dict[str, Forecast]() for _ in counts]
-    parts = [np.flatnonzero(fold != held) for held in range(fold.max() + 1)] + [np.arange(len(fold))]
     for member in members:
-        *held, final = member.fit_each(rows, parts, draw)
-        said = [_out_of_fold(held, one, fold) for one in tasks]
+        held, final = fold_fits(member, rows, fold, draw)
+        said = [out_of_fold(held, one, fold) for one in tasks]
         for by_member, forecast in zip(forecasts, said, strict=True):
             by_member[member.name] = forecast
         whole[member.name] = final
@@ -90,7 +89,16 @@ def cross_fit(
     return [HeldOut(shots, one, said, fold[one.group]) for shots, one, said in found], whole
 
 
-def _out_of_fold(fitted: Sequence[Fitted], tasks: Tasks, fold: Int[np.ndarray, " g"]) -> Forecast:
+def fold_fits(
+    member: Member, rows: GroupedRows, fold: Int[np.ndarray, " g"], draw: Draw
+) -> tuple[list[Fitted], Fitted]:
+    """A fit for each fold, to all groups but those of the fold; and one to all groups."""
+    parts = [np.flatnonzero(fold != held) for held in range(fold.max() + 1)] + [np.arange(len(fold))]
+    *held, final = member.fit_each(rows, parts, draw)
+    return held, final
+
+
+def out_of_fold(fitted: Sequence[Fitted], tasks: Tasks, fold: Int[np.ndarray, " g"]) -> Forecast:
     """Each task answered by the fit that has not seen its group, in the order of the tasks."""
     parts, places = [], []
     mine = fold[tasks.group]

@@ -9,12 +9,13 @@ import numpy as np
 import polars as pl
 
 from stmaml.errors import SourceError
-from stmaml.pool.base import Fitted, Forecast, Member
-from stmaml.pool.crossfit import HeldOut, cross_fit, folds_of, held_out_tasks
+from stmaml.pool.base import Fitted, Forecast, Member, Tasks
+from stmaml.pool.crossfit import HeldOut, fold_fits, folds_of, held_out_tasks, out_of_fold
 from stmaml.pool.group_effects import effects_of_table
+from stmaml.pool.importance import Shaken, importance_of, places_of, shake, shaken_arrays
 from stmaml.pool.model import PoolModel
 from stmaml.pool.opening import PoolTable
-from stmaml.pool.pooling import learn_pooling
+from stmaml.pool.pooling import Pooling, learn_pooling
 from stmaml.pool.registry import members_named
 from stmaml.pool.result import result_of
 from stmaml.pool.scoring import score_held_out
@@ -50,6 +51,7 @@ def fit_pool(
     tasks = held_out_tasks(table.rows, table.draw, table.counts)
     forecasts: list[dict[str, Forecast]] = [{} for _ in table.counts]
     fitted: dict[str, Fitted] = {}
+    seconds: dict[str, float] = {}
     for number, member in enumerate(members):
         if should_stop():
             raise PoolStopped
@@ -63,7 +65,8 @@ def fit_pool(
         ) as error:  # one that this table defeats is no reason to have none
             remark(f"{member.name} is left out, since its numbers do not hold on this table: {error}")
             continue
-        remark(f"{member.name}: {time.monotonic() - begun:,.1f} s")
+        seconds[member.name] = time.monotonic() - begun
+        remark(f"{member.name}: {seconds[member.name]:,.1f} s")
         for place, forecast in enumerate(said):
             forecasts[place][member.name] = forecast
     if not fitted:
@@ -72,29 +75,41 @@ def fit_pool(
         )
     found = zip(table.counts, tasks, forecasts, strict=True)
     held = [HeldOut(shots, one, each, fold[one.group]) for shots, one, each in found if len(one)]
-    return _pooled(table, held, fitted, store)
+    return _pooled(table, held, fitted, store, seconds)
 
 
 def _member(member: Member, table: PoolTable, fold: np.ndarray, store: PoolRun | None) -> tuple[list[Forecast], Fitted]:
     kept = None if store is None else store.said(member.name, len(table.counts))
     if store is not None and kept is not None:
         return kept, store.member(member.name)
-    (held, whole) = cross_fit([member], table.rows, fold, table.draw, table.counts)
-    said, fitted = [one.forecasts[member.name] for one in held], whole[member.name]
+    fits, fitted = fold_fits(member, table.rows, fold, table.draw)
+    tasks = held_out_tasks(table.rows, table.draw, table.counts)
+    said = [out_of_fold(fits, one, fold) for one in tasks]
     if not all(np.isfinite(one.mean).all() and np.isfinite(one.variance).all() for one in said):
         raise ArithmeticError("a prediction is not finite")
     if store is not None:
-        store.save_member(member.name, said, fitted)
+        store.save_member(member.name, said, fitted, shaken_arrays(_shaken(table, fold, tasks), fits))
     return said, fitted
 
 
-def _pooled(table: PoolTable, held: list[HeldOut], fitted: dict[str, Fitted], store: PoolRun | None) -> Fit:
+def _shaken(table: PoolTable, fold: np.ndarray, tasks: list[Tasks]) -> list[Shaken]:
+    """Columns mixed up, without labelled rows and with as many as are usual."""
+    places, ends = places_of(table.schema, table.factors), {0: 0, len(tasks) - 1: table.counts[-1]}
+    found = [shake(tasks[place], shots, fold, places) for place, shots in ends.items()]
+    return [one for one in found if one is not None]
+
+
+def _pooled(
+    table: PoolTable, held: list[HeldOut], fitted: dict[str, Fitted], store: PoolRun | None, seconds: dict[str, float]
+) -> Fit:
     tell("weighing members", 0, 1)
     pooling = learn_pooling(held)
     usual = learn_usual(pooling, held[0])
     scale = 1.0 if table.schema.target.is_class else table.schema.target.std
     scored = score_held_out(held, scale)
-    result = result_of(table, pooling, held, scored)
+    result = {**result_of(table, pooling, held, scored), "seconds": seconds}
+    if store is not None:
+        result["importance"] = _importance(table, pooling, scale, store)
     members = {name: fitted[name] for name in pooling.used()}
     config, schema = table.config, table.schema
     known = kept_columns(table.frame, schema, table)
@@ -106,6 +121,15 @@ def _pooled(table: PoolTable, held: list[HeldOut], fitted: dict[str, Fitted], st
         store.save(model, result)
     tell("weighing members", 1, 1)
     return Fit(model, result)
+
+
+def _importance(table: PoolTable, pooling: Pooling, scale: float, store: PoolRun) -> dict[str, Any]:
+    """Which columns matter; nothing where a member was kept by a version that did not ask."""
+    said = {name: store.shaken(name) for name in pooling.used()}
+    if not all(said.values()):
+        return {}
+    tasks = held_out_tasks(table.rows, table.draw, table.counts)
+    return importance_of(_shaken(table, folds_of(table.names), tasks), said, pooling, scale)
 
 
 def kept_columns(frame: pl.DataFrame, schema: Schema, table: PoolTable) -> pl.DataFrame:

@@ -54,7 +54,7 @@ def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = 
     whole = in_order(nested(frame, table), table)
     frame, keys = with_targets(whole, table, notes)
     everything = frame
-    frame, keys = _enough(frame, keys, notes)
+    frame, keys = enough(frame, keys, notes)
     groups = group_rows(keys)
     _check_groups(groups.count, table)
     if config.schema is None:
@@ -72,7 +72,7 @@ def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = 
     return PoolTable(settings, schema, factors, groups.names, rows, everything, draw, tuple([*said, *few]))
 
 
-def _enough(frame: pl.DataFrame, keys: pl.Series, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
+def enough(frame: pl.DataFrame, keys: pl.Series, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
     """All rows, or those of as many whole groups as MOST_ROWS hold, by a digest of their names."""
     if frame.height <= MOST_ROWS:
         return frame, keys

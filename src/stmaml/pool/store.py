@@ -91,7 +91,7 @@ class PoolRun:
 
     def clear(self) -> None:
         """Deletes all that fitting wrote, so that nothing of it is taken for part of another run."""
-        kept = [*self.folder.glob("members/*.npz"), *self.folder.glob("held-out/*.npz")]
+        kept = [path for part in ("members", "held-out", "mixed-up") for path in self.folder.glob(f"{part}/*.npz")]
         single = [self.pool_path, self.result_path, self.known_path, self.effects_path, self.scored_path]
         for path in [*single, *kept]:
             path.unlink(missing_ok=True)
@@ -108,9 +108,12 @@ class PoolRun:
         """What it is made of."""
         return from_dict(PoolSettings, self.run.config()["method"]["settings"])
 
-    def save_member(self, name: str, said: list[Forecast], fitted: Fitted) -> None:
-        """Keeps what a member learnt from all groups, and what its folds said of held-out ones."""
+    def save_member(self, name: str, said: list[Forecast], fitted: Fitted, shaken: Arrays | None = None) -> None:
+        """Keeps what a member learnt from all groups, and what its folds said of held-out ones, also with columns mixed
+        up."""
         self.run.save_arrays(Path("members") / f"{name}.npz", fitted.state())
+        if shaken:
+            self.run.save_arrays(Path("mixed-up") / f"{name}.npz", shaken)
         arrays = {f"{i}.{field}": getattr(one, field) for i, one in enumerate(said) for field in FIELDS}
         self.run.save_arrays(Path("held-out") / f"{name}.npz", arrays)
 
@@ -126,6 +129,11 @@ class PoolRun:
             return None
         arrays = read_npz(path, sealed=True)
         return [Forecast(*(arrays[f"{i}.{field}"] for field in FIELDS)) for i in range(count)]
+
+    def shaken(self, name: str) -> Arrays:
+        """What the folds of a member said with columns mixed up; nothing if that was not kept."""
+        path = self.folder / "mixed-up" / f"{name}.npz"
+        return read_npz(path) if path.exists() else {}
 
     def member(self, name: str) -> Fitted:
         """What a member learnt from all groups."""

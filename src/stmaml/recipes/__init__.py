@@ -78,6 +78,8 @@ class Note:
     """What must be said beside a benchmark's published figures."""
 
     words: str
+    reason: str
+    """The same in a few words."""
     unless: Mapping[str, Any] = field(default_factory=dict)
     """Conditions of the test tasks under which it need not be said."""
 
@@ -86,9 +88,13 @@ PUBLISHED_NOTES = {
     "regression2d": Note(
         "The paper's figures are no fair comparison here: its text names inputs 0 to 5, but its authors' code drew "
         "them from -5 to 5, which is harder (--input-range -5 5).",
+        "the paper's inputs are from -5 to 5",
         unless={"input_range": [-5, 5]},
     ),
-    "celeba": Note("The paper's figures are for CelebA: they compare with these only if the pictures are CelebA's."),
+    "celeba": Note(
+        "The paper's figures are for CelebA: they compare with these only if the pictures are CelebA's.",
+        "comparable only if the pictures are CelebA's",
+    ),
 }
 PUBLISHED_ABLATIONS: dict[tuple[str, str, str], dict[str, tuple[float, float | None]]] = {
     ("weather", "st-maml", "augment"): {"mse": (100.27, 5.87)},

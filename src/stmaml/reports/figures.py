@@ -64,16 +64,16 @@ def curves_figure(traces: Sequence[Trace], title: str) -> bytes | None:
         ax.set_title(trace.about["family"])
     for ax in list(axes.flat)[len(traces) :]:
         ax.set_visible(False)
-    _finish_tasks(figure, axes, ": ".join(filter(None, (title, _conditions(traces[0])))), ["y"] * rows)
+    _finish_tasks(figure, axes, ": ".join(filter(None, (title, said_of_trace(traces[0])))), ["y"] * rows)
     return png(figure)
 
 
 def ambiguity_figure(traces: Sequence[Trace], title: str) -> bytes | None:
     """The same functions seen through fewer or noisier examples: beliefs should widen."""
-    grid = {(trace.about["family"], _conditions(trace)): trace for trace in traces}
+    grid = {(trace.about["family"], said_of_trace(trace)): trace for trace in traces}
     families = list(dict.fromkeys(trace.about["family"] for trace in traces))
     by_shots = sorted(traces, key=lambda trace: (trace.about["shots"], -trace.about["noise"]))
-    conditions = list(dict.fromkeys(_conditions(trace) for trace in by_shots))
+    conditions = list(dict.fromkeys(said_of_trace(trace) for trace in by_shots))
     if not traces or len(grid) != len(families) * len(conditions):
         return None
     figure = Figure(figsize=(11, 2.45 * len(families) + 0.7), layout="constrained")
@@ -87,7 +87,7 @@ def ambiguity_figure(traces: Sequence[Trace], title: str) -> bytes | None:
     return png(figure)
 
 
-def _conditions(trace: Trace) -> str:
+def said_of_trace(trace: Trace) -> str:
     """What is said of a trace beside its figure and family: `shots 10, noise 0.3`."""
     return ", ".join(f"{name} {value}" for name, value in trace.about.items() if name not in ("figure", "family"))
 
@@ -122,9 +122,9 @@ def training_figure(variants: list[Variant]) -> bytes | None:
     variants = [variant for variant in variants if all(run.log() for run in variant.runs)]
     if not variants:
         return None
-    metric = variants[0].config["training"].get("val_metric", "mse")
-    losses = [[_series(run.log(), "loss") for run in variant.runs] for variant in variants]
-    scores = [[_series(_validations(run), metric) for run in variant.runs] for variant in variants]
+    metric = validation_metric(variants[0])
+    losses = [[loss_series(run) for run in variant.runs] for variant in variants]
+    scores = [[validation_series(run, metric) for run in variant.runs] for variant in variants]
     if not any(len(seed) for seeds in losses for seed in seeds):
         return None
     figure = Figure(figsize=(9.5, 3.9), layout="constrained")
@@ -139,8 +139,20 @@ def training_figure(variants: list[Variant]) -> bytes | None:
     return png(figure)
 
 
-def _validations(run: Run) -> list[dict[str, Any]]:
-    return [{"step": entry.get("step", 0), **entry["validation"]} for entry in run.log() if "validation" in entry]
+def validation_metric(variant: Variant) -> str:
+    """The score by which its best step was chosen."""
+    return variant.config["training"].get("val_metric", "mse")
+
+
+def loss_series(run: Run) -> np.ndarray:
+    """A row of step and training loss for each line of the log that has one."""
+    return _series(run.log(), "loss")
+
+
+def validation_series(run: Run, metric: str) -> np.ndarray:
+    """The same for a validation score."""
+    found = [{"step": entry.get("step", 0), **entry["validation"]} for entry in run.log() if "validation" in entry]
+    return _series(found, metric)
 
 
 def _series(entries: list[dict[str, Any]], name: str) -> np.ndarray:
@@ -157,11 +169,11 @@ def _draw_series(ax: Axes, seeds: list[np.ndarray], style: dict[str, Any], label
     window = max(1, length // 40) if smooth else 1
     for one in values if window > 1 or len(seeds) > 1 else ():
         ax.plot(steps, one, color=style["color"], alpha=0.25, linewidth=0.8)
-    marker, mean = "o" if length < 20 else None, _running_mean(values.mean(0), window)
+    marker, mean = "o" if length < 20 else None, running_mean(values.mean(0), window)
     ax.plot(steps, mean, linewidth=1.8, marker=marker, markersize=4, label=label, **style)
 
 
-def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
+def running_mean(values: np.ndarray, window: int) -> np.ndarray:
     """The mean of the `window` values around each, of fewer at the ends."""
     kernel = np.ones(window)
     return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")

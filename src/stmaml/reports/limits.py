@@ -22,12 +22,12 @@ def limit_figure(traces: Sequence[Trace], title: str) -> bytes | None:
     figure = Figure(figsize=(2.9 * len(traces) + 0.6, 5.9), layout="constrained")
     axes = figure.subplots(2, len(traces), sharex=True, sharey=True, squeeze=False)
     for column, trace in zip(axes.T, traces, strict=True):
-        for ax, arrays in zip(column, (trace.arrays, _at_best(trace.arrays)), strict=True):
+        for ax, arrays in zip(column, (trace.arrays, at_best(trace.arrays)), strict=True):
             draw_task(ax, arrays)
         shots = trace.about["shots"]
         column[0].set_title(f"{shots} example{'s' * (shots != 1)}")
         column[-1].set_xlabel("$x_1$")
-    axes[0, 0].set_ylim(*_bounds([trace.arrays for trace in traces]))
+    axes[0, 0].set_ylim(*bounds([trace.arrays for trace in traces]))
     for ax, words in zip(axes[:, 0], ("learnt: y", "at best (Bayes): y"), strict=True):
         ax.set_ylabel(words)
     handles, labels = axes.flat[0].get_legend_handles_labels()
@@ -37,12 +37,12 @@ def limit_figure(traces: Sequence[Trace], title: str) -> bytes | None:
     return png(figure)
 
 
-def _at_best(arrays: Arrays) -> Arrays:
+def at_best(arrays: Arrays) -> Arrays:
     """The same task with the posterior's curves and band in place of the learner's."""
     return arrays | {name: arrays[f"limit_{name}"] for name in ("curves", "low", "high")}
 
 
-def _bounds(tasks: list[Arrays]) -> tuple[float, float]:
+def bounds(tasks: list[Arrays]) -> tuple[float, float]:
     """What all columns show: all that is true or seen, with room for what might have been."""
     shown = np.concatenate([part for arrays in tasks for part in (arrays["truth"], arrays["support_y"])])
     room = ROOM * float(np.ptp(shown))

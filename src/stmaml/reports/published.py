@@ -50,21 +50,54 @@ def other_families_note(section: Section) -> str | None:
     )
 
 
+def why_not(row: Row) -> str:
+    """Why no figure of the paper stands beside a row; empty where one does."""
+    key = _experiment(row)
+    if isinstance(key, str):
+        return key
+    benchmark, method, part = key
+    if published(row) or published_families(row):
+        return ""
+    return f"the paper has no figure for {method}{f' without {part}' if part else ''} on {benchmark}"
+
+
+def unfair(section: Section) -> str:
+    """Why the paper's figures are no fair comparison under these conditions; empty where they are one."""
+    note = PUBLISHED_NOTES.get(section.conditions.benchmark)
+    fair = note is None or (bool(note.unless) and note.unless.items() <= section.conditions.tasks.items())
+    return "" if note is None or fair else note.reason
+
+
 def _paper_key(row: Row) -> tuple[str, str, str | None] | None:
     """Benchmark, method and the part of it that is off, if one is; None if the row is of no experiment of the paper."""
+    key = _experiment(row)
+    return None if isinstance(key, str) else key
+
+
+def _experiment(row: Row) -> tuple[str, str, str | None] | str:
+    """The same, or in words why the row is of no experiment of the paper."""
     config, conditions = row.variant.config, row.evaluations[0].conditions
     method, benchmark = config["method"], config["benchmark"]["name"]
+    if row.beside:
+        return "a baseline of ours"
     try:
         usual = flatten(as_json(recipe(benchmark, method["name"]).benchmark_settings))
     except SettingError:
-        return None
+        return f"{method['name']} on {benchmark} is no experiment of the paper"
     tested = {**config["benchmark"]["settings"], **conditions.tasks}
-    asked = all(tested.get(name) == usual[name] for name in ("ways", "shots", "noise", "inputs") if name in usual)
-    if row.beside or not asked or method["preset"] in BEYOND or conditions.inner_steps is not None:
-        return None
+    asked = ("ways", "shots", "noise", "inputs")
+    other = [f"{name} {tested.get(name)}" for name in asked if name in usual and tested.get(name) != usual[name]]
+    if other:
+        return f"other test tasks: {', '.join(other)}"
+    if method["preset"] in BEYOND:
+        return f"the preset '{method['preset']}' is not the paper's"
+    if conditions.inner_steps is not None:
+        return f"adapted by {conditions.inner_steps} inner steps"
     own = flatten(method["settings"]) | flatten(config["modelling"].get("lookup", {}))
     changed = {name: value for name, value in changes(config).items() if name in own}
     if not changed:
         return benchmark, method["name"], None
     (part, value), *others = changed.items()
-    return None if others or value is not False else (benchmark, method["name"], part)
+    return (
+        f"other settings: {', '.join(changed)}" if others or value is not False else (benchmark, method["name"], part)
+    )

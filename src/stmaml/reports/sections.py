@@ -148,6 +148,7 @@ class Sweep:
     """The kind of figure that shows it."""
     label: str = "labelled examples"
     """What is counted."""
+    benchmark: str = ""
 
 
 def collect_sections(variants: Iterable[Variant]) -> list[Section]:
@@ -164,7 +165,10 @@ def collect_sections(variants: Iterable[Variant]) -> list[Section]:
         rows = tuple(sorted(by_label.values(), key=lambda row: row.beside))  # runs first, in the order they came
         section = Section(conditions, rows[0].evaluations[0].digest, rows, _floor(conditions, rows))
         groups.setdefault(conditions, []).append(section)
-    ranked = sorted(groups.values(), key=lambda group: _rank(group[0]))
+    benchmarks = list(dict.fromkeys(conditions.benchmark for conditions in groups))
+    ranked = sorted(
+        groups.values(), key=lambda group: (benchmarks.index(group[0].conditions.benchmark), *_rank(group[0]))
+    )
     return [section for group in ranked for section in _told_apart(group)]
 
 
@@ -259,7 +263,7 @@ def _sweep(title: str, sections: dict[int, Section]) -> Sweep:
     name = next((floor["name"] for floor in floors.values()), BAYES_LIMIT)
     first = next(iter(sections.values()))
     shown = {name: value for name, value in first.summary.get("sweep", {}).items() if name in ("figure", "label")}
-    return Sweep(title, first.metrics[0], points, limits, name, **shown)
+    return Sweep(title, first.metrics[0], points, limits, name, benchmark=first.conditions.benchmark, **shown)
 
 
 def _pool(parts: list[dict[str, Summary]]) -> dict[str, Summary]:

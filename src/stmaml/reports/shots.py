@@ -24,7 +24,7 @@ def shots_figure(sweep: Sweep) -> bytes | None:
     lines = swept_lines(sweep)
     if not lines:
         return None
-    floor = _series(sweep.floors, sweep.metric)
+    floor = swept_floor(sweep)
     floors = {sweep.floor_name: floor} if len(floor["number"]) else {}
     names = [textwrap.fill(label, 34) for label in [*lines, *floors]]
     height = max(AXIS_HEIGHT, LINE_HEIGHT * sum(1.3 + name.count("\n") for name in names))
@@ -48,6 +48,11 @@ def swept_lines(sweep: Sweep) -> dict[str, Arrays]:
     """The first metric against the number of examples, by label, of whatever was tested with two numbers or more."""
     lines = {label: _series(points, sweep.metric) for label, points in sweep.points.items()}
     return {label: line for label, line in lines.items() if len(line["number"]) > 1}
+
+
+def swept_floor(sweep: Sweep) -> Arrays:
+    """The best possible value of the first metric against the number of examples."""
+    return _series(sweep.floors, sweep.metric)
 
 
 def _series(points: Mapping[int, Mapping[str, Summary]], name: str) -> Arrays:

@@ -39,7 +39,7 @@ def _draw_year(ax: Axes, arrays: Arrays, *, labelled: bool) -> None:
     def say(label: str) -> str | None:
         return label if labelled else None
 
-    day, rows = _with_gaps(arrays["axis"])
+    day, rows = with_gaps(arrays["axis"])
     shown = {name: np.where(rows < 0, np.nan, arrays[name][rows, 0]) for name in ("truth", "low", "median", "high")}
     support = support_days(arrays), arrays["support_y"][:, 0]
     ax.plot(*support, "o", color=RED, markersize=6.5, markeredgecolor="white", zorder=4, label=say("labelled days"))
@@ -49,7 +49,7 @@ def _draw_year(ax: Axes, arrays: Arrays, *, labelled: bool) -> None:
     ax.fill_between(day, shown["low"], shown["high"], color=ORANGE, alpha=0.22, linewidth=0, label=band)
 
 
-def _with_gaps(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def with_gaps(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Days in order and the row of each; within long gaps a day of row -1, where a line is to break."""
     rows = np.argsort(axis)
     after = np.flatnonzero(np.diff(axis[rows]) > LONGEST_GAP)
