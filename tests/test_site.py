@@ -6,21 +6,29 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+import sklearn
 
 import stmaml as package
 from stmaml import cli
 from stmaml.cli.parsing import parse
+from stmaml.exporting.files import write_export
+from stmaml.exporting.programs import Wanted, of_table
+from stmaml.tables.model import fit_frame
+from tests.face_files import faces
+from tests.table_data import lines, quick
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
-FOR_READERS = [ROOT / "README.md", DOCS / "index.md", DOCS / "choosing.md", *TUTORIALS, *(DOCS / "reference").glob("*.md")]
-SLOW = ("own-images", "own-tasks")  # they train for longer than a quick test may take
+REFERENCE = sorted((DOCS / "reference").glob("*.md"))
+FOR_READERS = [ROOT / "README.md", DOCS / "index.md", DOCS / "choosing.md", *TUTORIALS, *REFERENCE]
+SLOW = ("own-images", "own-tasks", "tables", "export")  # they train for longer than a quick test may take
 README_LINES = 110
 COLUMNS = 100
 
@@ -33,6 +41,37 @@ def name_of(page: Path) -> str:
     return page.stem
 
 
+def write_faces() -> None:
+    faces((6, 6, 6)).write(Path("faces"))
+
+
+def write_sales() -> None:
+    """Tables of shops with dates and campaigns, as the page on tables has them."""
+    days = pl.date_range(pl.date(2024, 3, 4), pl.date(2024, 3, 17), eager=True).cast(str).to_list()
+    for name, shops in {"sales": 24, "known": 1, "ask": 1}.items():
+        frame = lines(shops, len(days), prefix=name).rename({"y": "sold"})
+        campaign = pl.when(pl.col("x") > 0).then(pl.lit("yes")).otherwise(pl.lit("no"))
+        dated = frame.with_columns(pl.Series("date", days * shops), campaign.alias("campaign"))
+        dated.drop("x").write_csv(f"{name}.csv")
+
+
+def write_shops() -> None:
+    """An exported learner, and rows for it."""
+    write_export(of_table(fit_frame(lines(24, 16), quick(20)), Wanted()), Path("shops.onnx"), "cnp")
+    rows = lines(1, 12, seed=9)
+    rows.head(5).write_csv("new.csv")
+    rows.tail(7).write_csv("ask.csv")
+
+
+FILES: dict[str, Callable[[], None]] = {
+    "celeba": write_faces,
+    "export": write_shops,
+    "predictions": lambda: None,
+    "tables": write_sales,
+}
+"""Pages beside the tutorials that have blocks of Python, and what makes the files that these read."""
+
+
 def run_blocks(page: Path) -> dict[str, Any]:
     """What a page's blocks of Python leave behind, run one after the other as a reader would."""
     names: dict[str, Any] = {"__name__": "tutorial"}
@@ -41,13 +80,29 @@ def run_blocks(page: Path) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(p, marks=pytest.mark.slow if p.stem in SLOW else ()) for p in TUTORIALS], ids=name_of
-)
+def marked(page: Path) -> Any:
+    return pytest.param(page, marks=pytest.mark.slow if page.stem in SLOW else ())
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in TUTORIALS], ids=name_of)
 def test_the_code_of_a_tutorial_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
     run_blocks(page)
+
+
+@pytest.mark.parametrize("page", [marked(DOCS / f"{name}.md") for name in FILES], ids=name_of)
+def test_the_code_of_a_page_runs_on_files_like_its_own(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    FILES[page.stem]()
+    with sklearn.config_context():  # a block may change it
+        run_blocks(page)
+
+
+def test_no_page_has_code_that_is_not_run():
+    with_code = {page for page in DOCS.rglob("*.md") if PYTHON.search(page.read_text())}
+    assert with_code <= {*TUTORIALS, *(DOCS / f"{name}.md" for name in FILES)}
 
 
 def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
@@ -83,7 +138,7 @@ def test_a_command_on_a_page_is_understood(words, monkeypatch):
 
 
 def test_the_reference_has_every_public_name():
-    listed = re.findall(r"^::: ([\w.]+)$", "\n".join(p.read_text() for p in (DOCS / "reference").glob("*.md")), re.M)
+    listed = re.findall(r"^::: ([\w.]+)$", "\n".join(page.read_text() for page in REFERENCE), re.MULTILINE)
     homes = {path.rpartition(".")[2]: path.rpartition(".")[0] for path in listed}
     assert set(homes) == set(package.__all__)
     for name, home in homes.items():
