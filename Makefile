@@ -11,7 +11,7 @@ DEMO := demo
 QUICK := tests/test_tasks.py tests/test_inner.py tests/test_outcomes.py tests/test_comparison.py tests/test_runs.py \
   tests/tables/test_coverage.py
 
-.PHONY: demo test test-slow docs fuzz lint format lowest dist clean
+.PHONY: demo test test-slow test-browser docs fuzz lint format lowest dist clean
 
 demo: $(VENV)/.runtime
 	rm -rf $(DEMO)
@@ -24,6 +24,10 @@ test: lint
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -q -m slow
+
+# Opens the page of stmaml serve in Chromium, where that is installed.
+test-browser: $(VENV)/.dev
+	$(BIN)/pytest -q -n 0 -m slow -rs tests/serving
 
 # The documentation as a site, in site/. A link that leads nowhere ends the build.
 docs: $(VENV)/.docs

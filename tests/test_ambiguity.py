@@ -171,7 +171,14 @@ def test_tasks_without_open_rules_are_scored_as_ever(key):
 
 def test_a_figures_data_hold_every_models_answer_and_rule(key):
     shown = Showcase(
-        "rules-1", "rules", {"number": 1}, SUPPORT, X / 11, Y[:, None].astype(float), jnp.arange(6.0), ("a", "b", "c")
+        "rules-1",
+        "rules",
+        {"number": 1},
+        SUPPORT,
+        X / 11,
+        Y[:, None].astype(float),
+        jnp.arange(6.0),
+        rules=("a", "b", "c"),
     )
     found = trace(Fake("two"), shown, key=key)
     assert found["rules"].tolist() == ["a", "b", "c"]

@@ -74,7 +74,7 @@ def test_intervals_of_skewed_values_hold_as_often_as_the_documentation_says(coun
 def test_intervals_over_three_seeds_and_tasks_hold_whatever_varies_more(ratio, rest):
     """`ratio` is the error of the mean that seeds make over the one that tasks make."""
     seeds, tasks, draws = 3, 50, 3000
-    normal = scipy.stats.norm.rvs(size=(draws, seeds + tasks + seeds * tasks), random_state=1)
+    normal = np.random.default_rng(1).normal(size=(draws, seeds + tasks + seeds * tasks))
     of_seed = normal[:, :seeds, None] * ratio * (seeds / tasks) ** 0.5
     of_task = normal[:, None, seeds : seeds + tasks]
     found = 7 + of_seed + of_task + rest * normal[:, seeds + tasks :].reshape(draws, seeds, tasks)

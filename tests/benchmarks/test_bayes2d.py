@@ -1,15 +1,18 @@
 """The Bayes limit, against integration on a grid."""
 
+from typing import cast
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.special
 import scipy.stats
 
 from stmaml.benchmarks import bayes2d
-from stmaml.benchmarks.bayes2d import DRAWS_AT_ONCE, bayes_scores
+from stmaml.benchmarks.bayes2d import DRAWS_AT_ONCE, bayes_band, bayes_scores
 from stmaml.benchmarks.floors import find_floor, floor_key, remember_floor
 from stmaml.benchmarks.regression2d import FAMILIES, Config, Curves
 from stmaml.benchmarks.sources import freeze
@@ -162,3 +165,29 @@ def test_shipped_limits_agree_with_published_ones():
         assert floor is not None
         assert abs(floor["metrics"]["mse"]["mean"] - mse) < mse_ci + floor["metrics"]["mse"]["ci95"]
         assert abs(floor["metrics"]["nll"]["mean"] - nll) < nll_ci + floor["metrics"]["nll"]["ci95"]
+
+
+def test_the_band_of_lines_agrees_with_integration_on_a_grid(only_lines, line_task, key):
+    axis = np.linspace(-3, 3, 601)[:-1] + 0.005
+    slope, offset = (a.ravel()[:, None] for a in np.meshgrid(axis, axis))
+    support = jax.tree.map(lambda leaf: leaf[0], line_task.tasks.support)
+    seen = np.asarray(support.x, dtype=float)[:, 0]
+    fit = scipy.stats.norm.logpdf(np.asarray(support.y)[None, :, 0], slope * seen[None] + offset, NOISE)
+    posterior = scipy.special.softmax(fit @ np.asarray(support.weight, dtype=float))
+    x = np.array([0.5, 4.5])
+    kept = posterior > 1e-9
+    lines = (slope * x + offset)[kept]
+    weight = posterior[kept] / posterior[kept].sum()
+
+    def quantile(level: float, column: int) -> float:
+        def excess(y: float) -> float:
+            return float(weight @ scipy.stats.norm.cdf(y, lines[:, column], NOISE)) - level
+
+        return cast(float, scipy.optimize.brentq(excess, -30, 30))
+
+    inputs = jnp.stack([jnp.asarray(x, dtype=float), jnp.ones(2)], axis=1)
+    band = bayes_band(support, inputs, uses_x2=False, noise=NOISE, num_draws=2**18, key=key)
+    assert band.effective_draws > 500
+    np.testing.assert_allclose(band.mean, weight @ lines, atol=0.05)
+    np.testing.assert_allclose(band.low, [quantile(0.05, i) for i in range(2)], atol=0.08)
+    np.testing.assert_allclose(band.high, [quantile(0.95, i) for i in range(2)], atol=0.08)

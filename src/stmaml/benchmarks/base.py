@@ -97,6 +97,8 @@ class BenchmarkConfig(abc.ABC):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     budgets: ClassVar[Budgets] = Budgets()
+    page: ClassVar[str] = ""
+    """The page that `stmaml serve` shows its learners on (see serving/opening.py); none where it is empty."""
 
     @abc.abstractmethod
     def open(self, shelf: Shelf | None = None) -> "Benchmark":

@@ -71,6 +71,7 @@ class Config(BenchmarkConfig):
     """Share of the training images kept for validation."""
     balanced: bool = True
     """Every family equally often in a training batch, instead of at random. Validation and test sets always are."""
+    page = "pixels"
     budgets = Budgets(
         smoke=Budget(steps=20, tasks_per_batch=3, seeds=1, tasks=30, quick=True),
         cpu=Budget(steps=1_000, tasks_per_batch=12, seeds=1, tasks=300, sweep=True),

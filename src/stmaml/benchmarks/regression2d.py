@@ -56,6 +56,7 @@ class Config(BenchmarkConfig):
     """Every family equally often in a batch, as in the authors' code, instead of at random."""
     pool: int | None = None
     """Train on a fixed number of tasks instead of ever new ones."""
+    page = "curves"
     budgets = Budgets(
         smoke=Budget(steps=50, tasks_per_batch=8, seeds=1, tasks=50, quick=True),
         cpu=Budget(steps=4_000, seeds=3, tasks=5_000),

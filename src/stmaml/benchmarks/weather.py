@@ -81,6 +81,7 @@ class Config(BenchmarkConfig):
     """The authors' list for `split` file; else authors_file_list.csv or .csv.gz beside the data."""
     split_seed: int = AUTHORS_SEED
     """Decides which stations or files are held out."""
+    page = "years"
     budgets = Budgets(
         smoke=Budget(steps=100, tasks_per_batch=4, seeds=1, tasks=50, quick=True),
         cpu=Budget(steps=2_000, tasks_per_batch=8, seeds=1, tasks=1_000),

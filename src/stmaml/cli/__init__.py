@@ -18,13 +18,14 @@ COMMANDS = {
     "effects": "how the groups of that table differ, and what its columns do",
     "update": "add labelled rows to what a fitted table knows",
     "export": "write a learner as a graph that runs without JAX",
+    "serve": "learners on a page and behind a JSON interface, on this machine",
     "report": "tables and figures of one or more runs",
     "reproduce": "train and score every method of a table of the paper",
     "search": "choose the settings of a table's rows on equal terms",
     "data": "check or fetch the data of the benchmarks",
     "floor": "compute the Bayes limit of a synthetic benchmark",
 }
-COMPILING = ("train", "evaluate", "fit", "predict", "export", "reproduce", "search")
+COMPILING = ("train", "evaluate", "fit", "predict", "export", "serve", "reproduce", "search")
 HELP = """usage: stmaml COMMAND ...
 
 Few-shot learning on heterogeneous, ambiguous tasks.
@@ -40,6 +41,8 @@ commands:
 
   stmaml fit shops.csv --task shop --target sales --run runs/shops
   stmaml predict runs/shops --support new.csv --query ask.csv
+
+  stmaml serve
 """
 
 

@@ -25,3 +25,12 @@ def check_adapted(path: Path) -> None:
             f"{path} is neither the folder of a run of 'stmaml fit' nor a whole file of an adapted group, as "
             "--save-adapted writes them (.npz). Name one of these; tables are named with --query and --support."
         )
+
+
+def check_run_folder(folder: Path) -> None:
+    """Raises RunError where no run of any kind can be."""
+    if not folder.is_dir():
+        what = "is a file, not the folder of a run" if folder.exists() else "does not exist"
+        raise RunError(f"{folder} {what}. 'stmaml train' and 'stmaml fit' make run folders; name one.")
+    if not (folder / "config.json").exists():
+        raise RunError(f"{folder} has no config.json, so it is not the folder of a run. Name one that has.")

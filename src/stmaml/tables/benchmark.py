@@ -87,6 +87,7 @@ class TableConfig:
 class Config(BenchmarkConfig):
     """A table, where it lies, and what was made of its columns when it was first opened."""
 
+    page = "table"
     table: TableConfig
     files: tuple[str, ...] = ()
     delimiter: str | None = None

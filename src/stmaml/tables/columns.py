@@ -47,6 +47,10 @@ class _Input(abc.ABC):
         return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
 
     @abc.abstractmethod
+    def likely(self, count: int) -> list[str]:
+        """Cells such as training had, spread over its values."""
+
+    @abc.abstractmethod
     def _names(self) -> list[str]: ...
 
     @abc.abstractmethod
@@ -81,6 +85,10 @@ class Numeric(_Input):
         """What was learnt, in words."""
         return f"{self.low:.4g} to {self.high:.4g}, mean {self.mean:.4g}"
 
+    def likely(self, count: int) -> list[str]:
+        """Numbers from the lowest to the highest."""
+        return [f"{value:.4g}" for value in np.linspace(self.low, self.high, count)]
+
 
 @dataclass(frozen=True)
 class Boolean(_Input):
@@ -102,6 +110,10 @@ class Boolean(_Input):
     def describe(self) -> str:
         """What was learnt, in words."""
         return f"{100 * self.fill:.0f} % yes"
+
+    def likely(self, count: int) -> list[str]:
+        """Yes and no in turn."""
+        return [("yes", "no")[i % 2] for i in range(count)]
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,10 @@ class Categorical(_Input):
         shown = ", ".join(self.levels[:4])
         rest = self.num_values - min(4, len(self.levels))
         return f"{shown} and {rest} more" if rest > 0 else shown
+
+    def likely(self, count: int) -> list[str]:
+        """Its levels in turn."""
+        return [self.levels[i % len(self.levels)] for i in range(count)]
 
 
 @dataclass(frozen=True)
@@ -167,6 +183,10 @@ class Ordinal(_Input):
         shown = self.levels if len(self.levels) <= 6 else (*self.levels[:3], "...", self.levels[-1])
         return f"{' < '.join(shown)}, {self.order}"
 
+    def likely(self, count: int) -> list[str]:
+        """Its levels in turn."""
+        return [self.levels[i % len(self.levels)] for i in range(count)]
+
 
 @dataclass(frozen=True)
 class Date(_Input):
@@ -199,10 +219,19 @@ class Date(_Input):
 
     def example(self) -> str:
         """The first date of training as it may be written."""
+        return self._written([self.low])[0]
+
+    def likely(self, count: int) -> list[str]:
+        """Dates from the first to the last."""
+        return self._written(np.linspace(self.low, self.high, count).tolist())
+
+    def _written(self, days: Sequence[float]) -> list[str]:
+        """Moments as training wrote them."""
         known = self.date_format or ISO_DAY
         if known.startswith(ISO_DAY):
             known = "%Y-%m-%d %H:%M:%S" if "day" in self.parts else ISO_DAY
-        return pl.Series([round(self.low * 1e6 * SECONDS_A_DAY)]).cast(pl.Datetime("us")).dt.strftime(known)[0]
+        moments = pl.Series([round(day * 1e6 * SECONDS_A_DAY) for day in days]).cast(pl.Datetime("us"))
+        return moments.dt.strftime(known).to_list()
 
     def describe(self) -> str:
         """What was learnt, in words."""
