@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 FOR_READERS = [ROOT / "README.md", DOCS / "index.md", DOCS / "choosing.md", *TUTORIALS, *REFERENCE]
-SLOW = ("own-images", "own-tasks", "tables", "export")  # they train for longer than a quick test may take
+SLOW = ("export", "own-images", "own-method", "own-table", "own-tasks", "predictions", "tables")  # they compile much
 README_LINES = 110
 COLUMNS = 100
 
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"^    (?:[A-Z_]+=\S+ )?stmaml (.+)$", re.MULTILINE)
+COMMAND = re.compile(r"^    (?:[A-Z_]+=\S+ )?stmaml ((?:.*\\\n)*.+)$", re.MULTILINE)
 
 
 def name_of(page: Path) -> str:
@@ -115,14 +115,19 @@ class Understood(Exception):
     """Ends a command once its words are settings."""
 
 
-def commands() -> Iterator[str]:
-    """The lines of pages for readers that call the command; words in brackets are taken as given."""
-    for page in FOR_READERS:
-        for words in COMMAND.findall(FENCED.sub("", page.read_text())):
-            yield re.sub(r"[\[\]]", "", words)
+def commands(pages: Iterable[Path]) -> set[str]:
+    """What pages have one type; words in brackets are taken as given, and dots as nothing."""
+    found = (COMMAND.findall(FENCED.sub("", page.read_text())) for page in pages)
+    return {re.sub(r"[\[\]]|\\\n|\.\.\.", "", words) for some in found for words in some}
 
 
-@pytest.mark.parametrize("words", sorted(set(commands())))
+OFTEN_READ = sorted(commands(FOR_READERS))
+SELDOM_READ = sorted(commands(DOCS.rglob("*.md")) - set(OFTEN_READ))
+
+
+@pytest.mark.parametrize(
+    "words", [*OFTEN_READ, *(pytest.param(words, marks=pytest.mark.slow) for words in SELDOM_READ)]
+)
 def test_a_command_on_a_page_is_understood(words, monkeypatch):
     command, *arguments = [word for word in shlex.split(words, comments=True) if word != "--help"]
     assert command in cli.COMMANDS
