@@ -11,7 +11,7 @@ DEMO := demo
 QUICK := tests/test_tasks.py tests/test_inner.py tests/test_outcomes.py tests/test_comparison.py tests/test_runs.py \
   tests/tables/test_coverage.py
 
-.PHONY: demo test test-slow test-browser fuzz lint format lowest dist clean
+.PHONY: demo test test-slow test-browser docs fuzz lint format lowest dist clean
 
 demo: $(VENV)/.runtime
 	rm -rf $(DEMO)
@@ -28,6 +28,10 @@ test-slow: $(VENV)/.dev
 # Opens the page of stmaml serve in Chromium, where that is installed.
 test-browser: $(VENV)/.dev
 	$(BIN)/pytest -q -n 0 -m slow -rs tests/serving
+
+# The documentation as a site, in site/. A link that leads nowhere ends the build.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
 
 # Spoils files of every kind that is read, and counts how their readers answer.
 fuzz: $(VENV)/.dev
@@ -76,5 +80,9 @@ $(VENV)/.dev: pyproject.toml $(PINS) | $(VENV)/bin/python
 	$(INSTALL) -e '.[dev]'
 	touch $@ $(VENV)/.runtime
 
+$(VENV)/.docs: pyproject.toml $(PINS) | $(VENV)/bin/python
+	$(INSTALL) -e '.[docs]'
+	touch $@ $(VENV)/.runtime
+
 clean:
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-dist dist $(DEMO) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-dist dist site $(DEMO) .pytest_cache .ruff_cache .hypothesis

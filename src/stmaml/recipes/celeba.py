@@ -20,7 +20,7 @@ def _celeba(method: str, learner: MethodConfig) -> Experiment:
 
 
 RECIPES = (
-    # Of 1, 3, 5, 7 and 10 the largest at which z does not collapse in training (docs/celeba.md).
+    # Of 1, 3, 5, 7 and 10 the largest at which z does not collapse in training (docs/log/celeba.md).
     _celeba("st-maml", replace(STMAML, kl_weight=7.0)),
     _celeba("maml", maml.Config(conv=CONV, inner=INNER)),
     # Below the ELBO's one over 10 queries. PLATIPUS is said to have had 0.15 here, beside what is not told.

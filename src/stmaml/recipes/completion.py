@@ -29,13 +29,14 @@ def _completion(
 ) -> Experiment:
     """Images of the three sets, 24 of each in a batch, 40 pixels of each seen and 200 of all asked. Asking all 784 in
     training is the same loss on average for three times the work. Coordinates around 0 halve the steps that ST-MAML
-    needs with coordinates from 0 to 1 (docs/completion.md)."""
+    needs with coordinates from 0 to 1 (docs/log/completion.md)."""
     training = replace(_TRAINING, steps=steps, tasks_per_batch=72, outer_lr=outer_lr, warmup=warmup)
     tasks, modelling = completion.Config(query_size=query_size), Modelling(standardise=standardise)
     return Experiment("completion", method, preset, tasks, learner, modelling, training)
 
 
-# Step sizes, KL weight, where sigma starts and the layer before z: searches on validation images (docs/completion.md).
+# Step sizes, KL weight, where sigma starts and the layer before z: searches on validation images, which
+# docs/log/completion.md has.
 _STMAML = st_maml.Config(
     hidden=_WIDTHS,
     h_size=64,

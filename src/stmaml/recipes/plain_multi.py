@@ -25,7 +25,7 @@ def _plain_multi(
 
 # Sizes of HSML and ARML are those of their authors' scripts for this benchmark; of the task encoder the paper gives two
 # blocks of 6 channels and a two-layer network, and no width. Its KL weight was chosen on validation tasks
-# (docs/plain-multi.md).
+# (docs/log/plain-multi.md).
 ENCODING = st_maml.Encoding((128, 128), z_hidden=(), z_size=128)
 STMAML = st_maml.Config(conv=CONV, h_size=32, kl_weight=1.0, kl_mean=True, encoder=ENCODING, inner=INNER)
 HSML = hsml.Config(conv=CONV, sample_size=64, code_size=128, embedding="rnn", sigma=10.0, inner=INNER)

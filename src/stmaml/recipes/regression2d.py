@@ -14,8 +14,8 @@ from stmaml.training import TrainConfig
 
 def _regression2d(method: str, learner: MethodConfig, *, outer_lr: float = 3e-3, query_size: int = 40) -> Experiment:
     """2D regression as in the paper's text. Inner and outer step sizes, inner steps and KL weights come from one grid
-    on validation tasks of both input ranges, the same for all methods (docs/results.md). What `stmaml search` chose on
-    equal terms is the preset `searched`, where there is one. Methods
+    on validation tasks of both input ranges, the same for all methods (docs/log/results.md). What `stmaml search` chose
+    on equal terms is the preset `searched`, where there is one. Methods
     with a posterior that reads the query do better with the authors' 10 training queries than with the text's 40: it
     then stays closer to the prior."""
     tasks, training = regression2d.Config(query_size=query_size), TrainConfig(steps=40_000, outer_lr=outer_lr)
