@@ -32,6 +32,7 @@ def test_a_missing_package_is_named(stmaml, monkeypatch):
     assert (code, err) == (2, "stmaml: 'stmaml serve' needs the package starlette: pip install 'stmaml[serve]'\n")
 
 
+@pytest.mark.sockets
 def test_a_port_that_is_taken_is_said(stmaml):
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]

@@ -94,7 +94,7 @@ def _cost_cells(row: Row) -> Cells:
     seconds = [training_seconds(log) for evaluation in row.evaluations if (log := evaluation.run.log())]
     training = row.variant.config["training"]
     seen = training.get("steps", 0) * training.get("tasks_per_batch", 0)
-    cells = {"trained on": Cell(f"{seen:,} tasks", value=seen)} if seen else {}
+    cells = {"trained on": Cell(f"{seen:,} tasks", value=float(seen))} if seen else {}
     cells |= {} if size is None else {"parameters": count(size)}
     if not any(seconds):
         return cells
