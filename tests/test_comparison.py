@@ -49,6 +49,22 @@ def test_a_shift_of_all_tasks_is_certain_and_none_is_none():
     assert compare(base[:1], base[None, :1] - 1) == "unclear"
 
 
+def test_two_tasks_are_enough_for_a_certain_shift():
+    assert compare(np.array([1.0, 5.0]) - 0.1, np.array([[1.0, 5.0]])) == "better"
+
+
+def test_no_difference_at_all_has_a_statistic_of_zero():
+    assert paired_statistics(np.zeros((1, 4)))[0] == 0.0
+
+
+@pytest.mark.parametrize(("statistic", "word"), [(7.0, "worse"), (5.9, "unclear")])
+def test_the_level_is_shared_among_two_rivals(statistic, word):
+    assert -stats.t.ppf(0.0125, 2) == pytest.approx(6.205, abs=1e-3)  # three tasks, half of 5 % for each rival
+    own = np.array([-1.0, 0.0, 1.0])
+    beaten = own - (statistic / 3**0.5 + own)  # differences of that mean, with a spread of one
+    assert compare(own, np.stack([beaten, own[[1, 2, 0]]])) == word
+
+
 def test_better_is_better_than_each():
     base = draw(stats.norm, size=30, random_state=0)
     far, near = base + 5 + draw(stats.norm, size=(2, 30), random_state=1) / 10 * np.array([[1.0], [50.0]])
