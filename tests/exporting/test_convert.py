@@ -163,3 +163,8 @@ EVERY = [
 @pytest.mark.parametrize(("name", "kind"), EVERY)
 def test_every_method_exports_for_every_kind_of_target(name, kind):
     assert difference(name, kind) < LIMIT
+
+
+def test_what_a_graph_cannot_sort_is_said():
+    with pytest.raises(ExportError, match="several keys"):
+        converted(lambda key, x: {"y": jax.lax.sort((x, x), num_keys=2)[0]}, {"x": np.zeros(4, np.float32)})

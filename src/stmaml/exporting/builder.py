@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from stmaml.errors import StmamlError
+
 OPSET = 18
 IR_VERSION = 9  # what readers of 2023 understand
 ELEMENTS = {
@@ -20,6 +22,10 @@ ELEMENTS = {
 }
 NARROW = {"int8": "int32", "uint8": "int32", "bfloat16": "float32", "float16": "float32"}
 """What readers lack operations for is computed in the next wider type."""
+
+
+class ExportError(StmamlError):
+    """A learner that cannot be written as a graph."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 from jaxtyping import Float, PRNGKeyArray
 
-from stmaml.errors import StmamlError
-from stmaml.exporting.builder import Graph, Operand, Value, kind_of
+from stmaml.exporting.builder import ExportError, Graph, Operand, Value, kind_of
 from stmaml.exporting.functions import FUNCTIONS
 from stmaml.exporting.indexing import INDEXING
 from stmaml.exporting.linear import LINEAR
@@ -28,10 +27,6 @@ NOISE_INPUT = "noise"
 FOLDED_BYTES = 4096  # a constant that is computed here may be larger than what it is made of, up to this
 UNROLLED = 6
 RULES = {**OPERATORS, **INDEXING}
-
-
-class ExportError(StmamlError):
-    """A learner that cannot be written as a graph."""
 
 
 class Keys:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jax.lax import GatherScatterMode
 
-from stmaml.exporting.builder import Graph, Operand, Value
+from stmaml.exporting.builder import ExportError, Graph, Operand, Value
 from stmaml.exporting.operators import Rule, cast, ints, reshaped, transposed
 
 
@@ -136,7 +136,7 @@ def _sort(
 ) -> list[Operand]:
     """By the first operand; others follow it."""
     if num_keys != 1:
-        raise NotImplementedError("sort by several keys")
+        raise ExportError("the learner sorts by several keys, which a graph cannot do. Export another method.")
     first, size = operands[0], operands[0].shape[dimension]
     values, places = (Value(graph.store.fresh("v"), tuple(first.shape), kind) for kind in (out[0].dtype.name, "int64"))
     inputs = [graph.value(first).name, graph.value(ints([size])).name]
