@@ -42,7 +42,7 @@ PARTS = {
     "hostile": Part(
         ("fuzz.py", "--hostile"), "--cases", 500, lambda one: one["end"] not in ("refused", "loaded"), "kind"
     ),
-    "signals": Part(("signals.py",), "--tries", 100, lambda one: one["fault"], "command"),
+    "signals": Part(("signals.py",), "--tries", 100, lambda one: one["fault"], "command", whole=True),
     "kills": Part(("kills.py",), "--kills", 200, lambda one: one["different"], "subject", "kills", whole=True),
     "mutants": Part(("mutants.py",), "--mutants", 330, lambda one: one["end"] == "survived", "module", whole=True),
 }

@@ -34,7 +34,7 @@ MODULES = {
 }
 """The file of each module and the files of its tests."""
 LONGEST_FIRST = ("st_maml", "calibration", "likelihoods")
-FAILED = 1
+FAILED, PATIENCE = 1, 30.0  # seconds for the tests under way when time is up
 HEAVY = ("jax", "jax.numpy", "equinox", "optax", "numpyro", "scipy.stats", "sklearn.metrics", "hypothesis", "polars")
 Survey = dict[str, dict[str, Any]]  # of each test its seconds and lines
 
@@ -101,7 +101,7 @@ class Bench:
                 _run_tests(self.folder, module, plugin)
             finally:
                 os._exit(FAILED)  # whatever came up, the rest is the parent's
-        return _wait(child, limit), time.monotonic() - began
+        return _wait(child, min(limit, self.share.left + PATIENCE)), time.monotonic() - began
 
 
 class _Surveyor:

@@ -145,6 +145,8 @@ def judged(chosen: Sequence[Mutant], limit: float, share: Share) -> Iterator[Ver
                 continue
             waiting.remove(mutant)
             end, seconds = bench.tested(mutant.module, mutant.source, mutant.line, limit)
+            if end == "late" and share.over:  # it was cut off
+                return
             yield Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds)
 
 
