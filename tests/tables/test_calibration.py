@@ -160,6 +160,7 @@ def test_sets_are_judged_by_hand():
     parts = [part for held in inside.values() for part in (held[[0, 1], [0, 1]].mean(), held.sum(1).mean())]
     np.testing.assert_allclose(scores["held"], [-np.log([0.7, 0.3]).mean(), *parts], rtol=1e-5)
     np.testing.assert_allclose(scores["nll"], -np.log(soft[[0, 1], [0, 1]]).mean(), rtol=1e-5)
+    np.testing.assert_allclose(scores["sets90"], inside[0.25][[0, 1], [0, 1]].mean())
 
 
 def groups_of_scores(num_groups: int, rows: int, seed: int, scale: float = 1.7) -> np.ndarray:
