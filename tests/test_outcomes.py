@@ -344,7 +344,8 @@ def test_the_mean_distance_of_students_is_right_to_four_digits(freedom):
     )
 
     def apart(v: float) -> float:
-        wide_cdf, narrow_cdf = (scipy.stats.t.cdf(v, freedom, loc, scale) for loc, scale in ((0.0, 2.0), (1.5, 0.5)))
+        ends = ((0.0, 2.0), (1.5, 0.5))
+        wide_cdf, narrow_cdf = (float(scipy.stats.t.cdf(v, freedom, loc, scale)) for loc, scale in ends)
         return wide_cdf * (1 - narrow_cdf) + narrow_cdf * (1 - wide_cdf)
 
     want = integral(apart, [0.0, 1.5, -6.0, 7.0])

@@ -62,8 +62,9 @@ class Reaches:
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Reaches":
         """Back from `to_json`."""
-        rows = {name: tuple(tuple(map(float, row)) for row in content[name]) for name in ("size", "reach")}
-        return Reaches(*(tuple(map(int, content[name])) for name in ("counts", "looked")), **rows)
+        counts, looked = (tuple(map(int, content[name])) for name in ("counts", "looked"))
+        size, reach = (tuple(tuple(map(float, row)) for row in content[name]) for name in ("size", "reach"))
+        return Reaches(counts, looked, size, reach)
 
 
 def usable(reaches: Reaches | None, is_class: bool) -> Reaches:
