@@ -41,6 +41,7 @@ SIZES = {
     "np": "--encoder 8 8 --decoder 8 8 --z-size 4",
     "platipus": "--hidden 8 8 --inner-steps 1",
     "st-maml": "--hidden 8 8 --encoder 8 8 --z-size 4 --h-size 3 --inner-steps 1",
+    "tnp": "--width 8 --layers 2 --num-heads 2",
 }
 """Flags that make each method that has a recipe for 2D regression small."""
 CONV = "--channels 4 --conv-blocks 2 --inner-steps 1"
