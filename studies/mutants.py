@@ -144,10 +144,14 @@ def judged(chosen: Sequence[Mutant], limit: float, share: Share) -> Iterator[Ver
                 time.sleep(0.5)
                 continue
             waiting.remove(mutant)
+            if mutant.module in bench.broken:
+                continue
             end, seconds = bench.tested(mutant.module, mutant.source, mutant.line, limit)
             if end == "late" and share.over:  # it was cut off
-                return
+                break
             yield Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds)
+        if bench.broken:
+            raise RuntimeError(f"the tests of modules fail without any mutant: {bench.broken}")
 
 
 Name = tuple[str, int, str, str]
@@ -212,7 +216,7 @@ def main() -> None:
     if flags.join:
         print(table_of(joined([read(path) for path in flags.join])))
         return
-    dead = {name_of(one) for one in joined([read(path) for path in flags.again]) if one.end != "survived"}
+    dead = {name_of(one) for one in joined([read(path) for path in flags.again]) if one.end == "killed"}
     found = []
     chosen = [one for one in drawn(flags.modules, flags.mutants, flags.seed) if name_of(one) not in dead]
     for one in judged(chosen, flags.limit, share):

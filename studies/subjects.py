@@ -16,6 +16,8 @@ from tests.idx_files import write_digits
 from tests.noaa_files import write_year
 from tests.picture_files import write_dataset
 
+from stmaml.compiled import quick_compilation
+
 TASKS = ["--shots", "5", "--query-size", "5"]
 TRAINING = [
     "--tasks-per-batch",
@@ -66,7 +68,7 @@ class Shell:
 
     def environment(self) -> dict[str, str]:
         """What a command sees: quick compilation, the CPU, the cache."""
-        quick = os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+        quick = os.environ.get("XLA_FLAGS", quick_compilation())
         cached = {
             "JAX_COMPILATION_CACHE_DIR": str(self.cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

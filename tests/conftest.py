@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Tests compile much and run little: code that is made quickly serves them better than code that runs quickly.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 # What one test has compiled, others and the next run need not. The folder may be removed at any time.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"stmaml-tests-{os.getuid()}"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -21,7 +19,10 @@ import pytest
 from hypothesis import settings
 
 from stmaml import cli
+from stmaml.compiled import quick_compilation
 
+# Tests compile much and run little: code that is made quickly serves them better than code that runs quickly.
+os.environ.setdefault("XLA_FLAGS", quick_compilation())  # read when the first program is compiled
 jax.config.update("jax_numpy_rank_promotion", "raise")
 settings.register_profile("stmaml", deadline=None)  # a busy machine misses any
 settings.load_profile("stmaml")

@@ -8,7 +8,7 @@ import warnings
 import jax
 import pytest
 
-from stmaml.compiled import _mend_damage, keep_below, remember_programs
+from stmaml.compiled import _mend_damage, keep_below, quick_compilation, remember_programs
 
 NAMES = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
@@ -121,3 +121,15 @@ def test_processes_that_begin_at_once_share_a_folder(tmp_path):
         assert needed == found + compiled
     needed, found, compiled = counts(start(tmp_path / "cache", tmp_path / "d"))
     assert (found, compiled) == (needed, 0)
+
+
+def test_xla_gets_no_flag_that_it_would_end_the_process_for():
+    """In tests it has these flags, so this version knows them; what came after 0.10 has forgotten one."""
+    assert "fusion_emitters" in quick_compilation((0, 10, 2))
+    assert [quick_compilation(version) for version in ((0, 11), (0, 12, 0, 1), (1, 0))] == [
+        "--xla_backend_optimization_level=0"
+    ] * 3
+    code = "import jax.numpy as jnp; print(jnp.ones(2).sum())"
+    flags = {**os.environ, "XLA_FLAGS": quick_compilation(), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", code], env=flags, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "2.0\n"), done.stderr

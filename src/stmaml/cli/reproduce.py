@@ -19,6 +19,7 @@ from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.reproduce_all import ALL, reproduce_all
 from stmaml.cli.showing import plain_console, without_nan
 from stmaml.cli.stopping import StopRequest, stop_requests
+from stmaml.compiled import quick_compilation
 from stmaml.errors import at_least
 from stmaml.reproduction import Filling, Row, cells, given
 from stmaml.training import Diverged, Interrupted
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> None:
     usual = BENCHMARKS[name].budgets.named(flags.budget)
     budget = dataclasses.replace(usual, **given(seeds=flags.seeds, samples=flags.samples))
     if budget.quick:
-        os.environ.setdefault("XLA_FLAGS", _quick_compilation())  # read when the first program is compiled
+        os.environ.setdefault("XLA_FLAGS", quick_compilation())  # read when the first program is compiled
     changes = named(flags.tasks, arguments)
     out = flags.out or Path("runs") / "-".join([name, flags.budget, *(_short(*change) for change in changes.items())])
     console = plain_console(stderr=True)
@@ -140,13 +141,6 @@ def _flags_for(benchmark: str) -> type:
         out=option(None, "Folder for runs and report; below runs/ if not given.", Path | None),
         tasks=(settings, dataclasses.field(default=settings())),
     )
-
-
-def _quick_compilation() -> str:
-    """XLA's flags where much is compiled and little computed: not for pictures, whose convolutions would take
-    minutes. XLA dies of a flag it does not know, so the second is for versions that are known to know it."""
-    flags = "--xla_backend_optimization_level=0"
-    return f"{flags} --xla_cpu_use_fusion_emitters=false" if jax.__version_info__ < (0, 13) else flags
 
 
 def _short(name: str, value: Any) -> str:
