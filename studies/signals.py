@@ -118,12 +118,22 @@ def _catches(process: int, number: int) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def tries(commands: Sequence[str], count: int, longest: float, seed: int, share: Share) -> list[Try]:
+def shell_in(folder: Path) -> Shell:
+    """Where commands run, with the programs that they compile."""
+    return Shell(folder, folder / "cache", {"STMAML_CACHE": str(folder / "limits")})
+
+
+def tries(
+    commands: Sequence[str], count: int, longest: float, seed: int, share: Share, prepared: Path | None
+) -> list[Try]:
     """As many as asked for, the commands in turn."""
     folder, rng, made = Path(tempfile.mkdtemp(prefix="stmaml-signals-")), random.Random(f"{seed}-{share.place}"), []
-    shell = Shell(folder, folder / "cache", {"STMAML_CACHE": str(folder / "limits")})
+    shell = shell_in(folder)
     try:
-        prepare(shell, commands)
+        if prepared is None:
+            prepare(shell, commands)
+        else:
+            shutil.copytree(prepared, folder, dirs_exist_ok=True)
         for i in range(share.place, count, share.of):
             number = (signal.SIGINT, signal.SIGTERM)[i // len(commands) % 2]
             cold = replace(shell, cache=None) if rng.random() < 0.5 else shell
@@ -160,11 +170,15 @@ def main() -> None:
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS))
     parser.add_argument("--longest", type=float, default=8.0, help="seconds to the latest signal")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--prepared", type=Path, help="folder of the runs that commands work on; made if not there")
     parser.add_argument("--json", action="store_true")
     add_flags(parser)
     flags = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, by children as well
-    made = tries(flags.commands, flags.tries, flags.longest, flags.seed, share_of(flags))
+    if flags.prepared is not None and not flags.prepared.exists():
+        flags.prepared.mkdir()
+        prepare(shell_in(flags.prepared), flags.commands)
+    made = tries(flags.commands, flags.tries, flags.longest, flags.seed, share_of(flags), flags.prepared)
     if flags.json:
         print(json.dumps([{**asdict(one), "fault": one.fault} for one in made], indent=1))
     else:
