@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 # Versions the tests are known to pass with, one file for each Python; other Pythons take the newest.
 PINS := $(wildcard constraints/$(shell $(PYTHON) -c 'import sys; print("py%d%d.txt" % sys.version_info[:2])'))
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(if $(PINS),-c $(PINS))
+# With HASHED=1 every file that is installed must have the digest that constraints/hashed-py*.txt has for it.
+HASHED ?=
+HASHES := $(patsubst constraints/%,constraints/hashed-%,$(PINS))
 DEMO := demo
 
 # Tests that compile little: enough to see that a set of versions works together.
 QUICK := tests/test_tasks.py tests/test_inner.py tests/test_outcomes.py tests/test_comparison.py tests/test_runs.py \
   tests/tables/test_coverage.py
 
-.PHONY: demo test test-slow test-browser docs fuzz lint format lowest dist clean
+.PHONY: demo test test-slow test-browser docs fuzz lint format lowest dist pins clean
 
 demo: $(VENV)/.runtime
 	rm -rf $(DEMO)
@@ -67,6 +70,16 @@ dist: $(VENV)/bin/python
 	  (cd / && $(abspath $(VENV)-dist)/bin/stmaml --version && $(abspath $(VENV)-dist)/bin/stmaml list) || exit 1; \
 	done
 
+# The digests of everything that make test installs, for each Python, by what the index says of all platforms' files.
+pins: $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	for python in 3.11.7 3.12 3.13; do \
+	  name=py$$(echo $$python | cut -d. -f1,2 | tr -d .).txt; \
+	  $(BIN)/uv pip compile --quiet pyproject.toml constraints/build.in --extra dev -c constraints/$$name \
+	    --generate-hashes --python-version $$python --python-platform x86_64-manylinux_2_28 \
+	    --no-emit-index-url --no-annotate --custom-compile-command "make pins" -o constraints/hashed-$$name || exit 1; \
+	done
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "stmaml needs Python 3.11 or newer; '$(PYTHON)' is older. Try: make PYTHON=python3.12"; exit 2; }
@@ -76,9 +89,17 @@ $(VENV)/.runtime: pyproject.toml $(PINS) | $(VENV)/bin/python
 	$(INSTALL) -e .
 	touch $@
 
+ifneq ($(HASHED),)
+$(VENV)/.dev: pyproject.toml $(HASHES) | $(VENV)/bin/python
+	@test -n "$(HASHES)" || { echo "no digests are kept for this Python; leave out HASHED=1"; exit 2; }
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(HASHES)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@ $(VENV)/.runtime
+else
 $(VENV)/.dev: pyproject.toml $(PINS) | $(VENV)/bin/python
 	$(INSTALL) -e '.[dev]'
 	touch $@ $(VENV)/.runtime
+endif
 
 $(VENV)/.docs: pyproject.toml $(PINS) | $(VENV)/bin/python
 	$(INSTALL) -e '.[docs]'

@@ -4,14 +4,14 @@ python studies/campaign.py fuzz --count 10000 --jobs 14 --minutes 2 --out fuzz.j
 
 Parts: fuzz, hostile, signals, kills, mutants. Each process does a share of the cases. A fault has what repeats it: the
 seed and number of a case (`fuzz.py --cases N`), the seconds of a signal or kill, the line of a mutant. `--show FILE`
-prints what such files hold as a table."""
+prints what such files hold as a table. Flags that are not known here go to the study."""
 
 import argparse
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ class Part:
     """What records are counted by."""
     weight: str = ""
     """What a record counts for, where that is not 1."""
+    whole: bool = False
+    """Whether the file has all records, not the faults alone."""
 
 
 PARTS = {
@@ -40,16 +42,16 @@ PARTS = {
     "hostile": Part(
         ("fuzz.py", "--hostile"), "--cases", 500, lambda one: one["end"] not in ("refused", "loaded"), "kind"
     ),
-    "signals": Part(("signals.py",), "--tries", 100, lambda one: one["fault"], "command"),
-    "kills": Part(("kills.py",), "--kills", 200, lambda one: one["different"], "subject", "kills"),
-    "mutants": Part(("mutants.py",), "--mutants", 330, lambda one: one["end"] == "survived", "module"),
+    "signals": Part(("signals.py",), "--tries", 100, lambda one: one["fault"], "command", whole=True),
+    "kills": Part(("kills.py",), "--kills", 200, lambda one: one["different"], "subject", "kills", whole=True),
+    "mutants": Part(("mutants.py",), "--mutants", 330, lambda one: one["end"] == "survived", "module", whole=True),
 }
 
 
-def run(name: str, count: int, jobs: int, minutes: float) -> Record:
+def run(name: str, count: int, jobs: int, minutes: float, more: Sequence[str]) -> Record:
     """All shares of a part, joined."""
     part, began = PARTS[name], time.monotonic()
-    found = spread([*part.words, part.flag, str(count)], jobs, minutes)
+    found = spread([*part.words, part.flag, str(count), *more], jobs, minutes)
     done, ends = Counter[str](), Counter[str]()
     for one in found.records:
         weight = one[part.weight] if part.weight else 1
@@ -66,6 +68,7 @@ def run(name: str, count: int, jobs: int, minutes: float) -> Record:
         "faults": [one for one in found.records if part.fault(one)],
         "broken": found.broken,
         "slowest": max((one.get("seconds", 0) for one in found.records), default=0),
+        **({"records": found.records} if part.whole else {}),
     }
 
 
@@ -87,12 +90,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no case is begun")
     parser.add_argument("--out", type=Path, help="file for the result")
     parser.add_argument("--show", type=Path, nargs="+", default=[], help="results to print, instead")
-    flags = parser.parse_args()
+    flags, more = parser.parse_known_args()
     if not flags.show and flags.part is None:
         parser.error("name a part, or results with --show")
     results = [json.loads(path.read_text()) for path in flags.show]
     if not flags.show:
-        results = [run(flags.part, flags.count or PARTS[flags.part].count, flags.jobs, flags.minutes)]
+        results = [run(flags.part, flags.count or PARTS[flags.part].count, flags.jobs, flags.minutes, more)]
     if flags.out is not None:
         flags.out.write_text(json.dumps(results[0], indent=1))
     print(table_of(results))

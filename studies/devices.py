@@ -1,58 +1,46 @@
-"""Loss and gradient of every recipe on two devices: how far apart are they?
+"""Loss and gradient of every recipe on the CPU and on another device: how far apart are they?
 
-JAX_PLATFORMS=cpu python studies/devices.py --save cpu
-python studies/devices.py --save gpu --against cpu [--recipes regression2d weather/maml] [--out gaps.json]
+python studies/devices.py [--device gpu] [--jobs 14] [--minutes 4] [--recipes regression2d weather/maml] [--out FILE]
 
-Every recipe starts from the same weights and sees the same 25, 100 and 300 tasks of random numbers (pictures: 4, 8 and
-16 tasks of 28 x 28 pixels). `exact` has all products in single precision; `usual` has the recipe's own precision and
-the device's (TF32 or bfloat16 on a GPU), at the middle number of tasks. A gap is the length of the difference over the
-length of the first device's gradient; for losses, the same of two numbers. No files are read."""
+Every recipe starts from the same weights, made on the CPU, and sees the same 25, 100 and 300 tasks of random numbers
+(pictures: 4, 8 and 16 tasks of 28 x 28 pixels), a part of them at a time. `exact` has all products in single precision
+on both; `usual` has the recipe's own precision and the device's (TF32 or bfloat16 on a GPU), beside the CPU's exact
+numbers. A gap is the length of the difference over the length of the CPU's gradient; for losses, the same of two
+numbers. No files are read. Processes share the recipes; a program is compiled once for each recipe, device and kind."""
 
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from shares import Share, add_flags, share_of
+from shares import Share, add_flags, share_of, spread
 
 from stmaml.nets.waves import octaves_for
 from stmaml.recipes import RECIPES, Experiment, build_learner
-from stmaml.tasks import Scaling, TaskBatch, TaskSpec
+from stmaml.tasks import Scaling, Task, TaskBatch, TaskSpec
 
 TASKS, PICTURE_TASKS = (25, 100, 300), (4, 8, 16)
+PICTURES = ("celeba", "plain-multi")
+LARGE = ("best", "years", "same-year")
 PICTURE, SIDE, WAYS = (28, 28, 3), 28, 5
 PIXELS = 100  # asked of each image to be completed
+APART = 1e-3  # gap from which exact numbers are no longer those of rounding
+
+Recipe = tuple[str, str, str]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A recipe with so many tasks, in exact or usual numbers."""
-
-    recipe: tuple[str, str, str]
-    tasks: int
-    exact: bool
-
-    @property
-    def name(self) -> str:
-        """What its results are saved under."""
-        return "|".join([*self.recipe, str(self.tasks), "exact" if self.exact else "usual"])
-
-
-def cases(chosen: list[str]) -> list[Case]:
-    """All cases of the recipes whose names begin with one that is chosen."""
-    found = []
-    for recipe in RECIPES:
-        if any("/".join(recipe).startswith(name) for name in chosen or [""]):
-            counts = PICTURE_TASKS if recipe[0] in ("celeba", "plain-multi") else TASKS
-            found += [*(Case(recipe, count, True) for count in counts), Case(recipe, counts[1], False)]
-    return found
+def chosen(names: list[str]) -> list[Recipe]:
+    """The recipes whose names begin with one of these; pictures, and then large ones, last."""
+    found = [one for one in RECIPES if any("/".join(one).startswith(name) for name in names or [""])]
+    return sorted(found, key=lambda one: (one[2] in LARGE, one[0] in PICTURES))
 
 
 def spec_of(experiment: Experiment) -> TaskSpec:
@@ -99,43 +87,74 @@ def in_single_precision(settings: Any) -> Any:
     return replace(settings, **changed)
 
 
-def result_of(case: Case) -> tuple[float, np.ndarray]:
-    """The mean loss of all tasks, and its gradient as one long vector."""
-    experiment = RECIPES[case.recipe]
-    method, modelling = experiment.method_settings, experiment.modelling
-    if case.exact:
-        method, modelling = in_single_precision(method), in_single_precision(modelling)
-    spec = spec_of(experiment)
-    size = spec.x_size
-    scaling = Scaling((0.1,) * size, (1.5,) * size, (0.2,) * spec.y_size, (1.2,) * spec.y_size)
-    batch = batch_of(spec, case.tasks)
-
-    @eqx.filter_jit
-    def build(key: Any) -> Any:
-        return build_learner(method, spec, modelling, key=key, scaling=scaling)
-
-    @eqx.filter_jit
-    @eqx.filter_value_and_grad
-    def mean_loss(learner: Any, tasks: Any, keys: Any) -> Any:
-        return jax.vmap(lambda task, key: learner.loss(task, key=key)[0])(tasks, keys).mean()
-
-    with jax.default_matmul_precision("highest" if case.exact else None):
-        learner = build(jr.key(0))
-        loss, gradient = mean_loss(learner, batch.tasks, jr.split(jr.key(1), case.tasks))
-    leaves = [np.asarray(leaf, dtype=np.float32).ravel() for leaf in jax.tree.leaves(gradient)]
-    return float(loss), np.concatenate(leaves)
+Result = tuple[float, np.ndarray]
 
 
-def results(mine: list[Case], share: Share) -> Iterator[tuple[Case, float, np.ndarray]]:
-    """Each case in turn, until time is up."""
-    for case in mine:
-        if share.over:
-            return
-        began = time.monotonic()
-        loss, gradient = result_of(case)
-        jax.clear_caches()
-        print(f"{time.monotonic() - began:6.1f} s  {case.name}  {loss:.6f}", flush=True)
-        yield case, loss, gradient
+@dataclass(frozen=True)
+class Learner:
+    """A recipe's learner as it starts, in exact or usual numbers."""
+
+    recipe: Recipe
+    exact: bool
+
+    def build(self) -> Any:
+        """The same weights wherever it is called."""
+        experiment = RECIPES[self.recipe]
+        method, modelling = experiment.method_settings, experiment.modelling
+        if self.exact:
+            method, modelling = in_single_precision(method), in_single_precision(modelling)
+        spec = spec_of(experiment)
+        size = spec.x_size
+        scaling = Scaling((0.1,) * size, (1.5,) * size, (0.2,) * spec.y_size, (1.2,) * spec.y_size)
+        with jax.default_device(jax.devices("cpu")[0]):
+            make = eqx.filter_jit(lambda key: build_learner(method, spec, modelling, key=key, scaling=scaling))
+            return make(jr.key(0))
+
+    def program(self, device: jax.Device) -> Callable[[Task, Any], Result]:
+        """The mean loss of some tasks on a device, and its gradient as one long vector."""
+        learner = eqx.filter_shard(self.build(), jax.sharding.SingleDeviceSharding(device))
+
+        @eqx.filter_jit
+        @eqx.filter_value_and_grad
+        def mean_loss(learner: Any, tasks: Task, keys: Any) -> Any:
+            return jax.vmap(lambda task, key: learner.loss(task, key=key)[0])(tasks, keys).mean()
+
+        def run(tasks: Task, keys: Any) -> Result:
+            with jax.default_matmul_precision("highest" if self.exact else None):
+                loss, gradient = mean_loss(learner, *jax.device_put((tasks, keys), device))
+            leaves = [np.asarray(leaf.astype(jnp.float32)).ravel() for leaf in jax.tree.leaves(gradient)]
+            return float(loss), np.concatenate(leaves).astype(float)
+
+        return run
+
+
+def results(run: Callable[[Task, Any], Result], spec: TaskSpec, counts: tuple[int, ...]) -> dict[int, Result]:
+    """Means over each number of tasks, which are read as many at a time as the first of them."""
+    part, found = counts[0], {}
+    with jax.default_device(jax.devices("cpu")[0]):
+        batch, keys = batch_of(spec, counts[-1]), jr.split(jr.key(1), counts[-1])
+    loss, gradient = 0.0, np.zeros(1)
+    for first in range(0, counts[-1], part):
+        rows = slice(first, first + part)
+        one = run(jax.tree.map(lambda leaf, rows=rows: leaf[rows], batch.tasks), keys[rows])
+        loss, gradient = loss + one[0], gradient + one[1]
+        if first + part in counts:
+            found[first + part] = (loss * part / (first + part), gradient * part / (first + part))
+    return found
+
+
+def compared(recipe: Recipe, exact: bool, want: dict[int, Result], device: jax.Device) -> Iterator[dict[str, Any]]:
+    """A row for each number of tasks: how far the device's numbers are from those wanted."""
+    got = results(Learner(recipe, exact).program(device), spec_of(RECIPES[recipe]), counts_of(recipe))
+    for count in want:
+        pairs = zip(want[count], got[count], strict=True)
+        gaps = dict(zip(("loss", "gradient"), (gap(*pair) for pair in pairs), strict=True))
+        yield {"recipe": "/".join(recipe), "tasks": count, "exact": exact, **gaps, "value": want[count][0]}
+
+
+def counts_of(recipe: Recipe) -> tuple[int, ...]:
+    """Numbers of tasks."""
+    return PICTURE_TASKS if recipe[0] in PICTURES else TASKS
 
 
 def gap(one: Any, other: Any) -> float:
@@ -144,63 +163,57 @@ def gap(one: Any, other: Any) -> float:
     return float(np.linalg.norm(one - other) / max(float(np.linalg.norm(one)), 1e-30))
 
 
-def saved(folder: Path) -> dict[str, np.ndarray]:
-    """The results in a folder."""
-    found = {}
-    for path in sorted(folder.glob("*.npz")):
-        if ".partial" not in path.name:
-            with np.load(path) as file:
-                found |= {name: file[name] for name in file.files}
-    return found
-
-
 def table_of(rows: list[dict[str, Any]]) -> str:
     """A row a recipe: the largest gap of all numbers of tasks."""
     lines = ["| recipe | loss, exact | gradient, exact | loss, usual | gradient, usual |", "|---|" + "--:|" * 4]
-    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+    for recipe in sorted({row["recipe"] for row in rows}):
         cells = []
         for exact in (True, False):
             mine = [row for row in rows if row["recipe"] == recipe and row["exact"] == exact]
             cells += [f"{max(row[what] for row in mine):.1e}" if mine else "" for what in ("loss", "gradient")]
         lines.append(f"| {recipe} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    apart = sorted({row["recipe"] for row in rows if row["exact"] and not max(row["loss"], row["gradient"]) < APART})
+    count = len({row["recipe"] for row in rows})
+    return "\n".join([*lines, f"{count} recipes; exact numbers apart by {APART:g} or more in {len(apart)}: {apart}"])
+
+
+def work(recipes: list[Recipe], share: Share, platform: str) -> None:
+    """This share of the recipes, a line for each row: exact numbers of all of them first."""
+    device, wanted = jax.devices(platform)[0], {}
+    for exact in (True, False):
+        for recipe in recipes[share.place :: share.of]:
+            if share.over:
+                return
+            began = time.monotonic()
+            if recipe not in wanted:
+                run = Learner(recipe, True).program(jax.devices("cpu")[0])
+                wanted[recipe] = results(run, spec_of(RECIPES[recipe]), counts_of(recipe))
+            for row in compared(recipe, exact, wanted[recipe], device):
+                share.tell({**row, "seconds": round(time.monotonic() - began, 1)})
+            jax.clear_caches()
 
 
 def main() -> None:
-    """Saves results of this device, and compares them with those of another."""
+    """Prints a table of gaps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", type=Path, required=True, help="folder for this device's results")
-    parser.add_argument("--against", type=Path, help="folder of another device's results, to compare with")
-    parser.add_argument("--only-compare", action="store_true", help="compute nothing")
+    parser.add_argument("--device", default="gpu", help="what is compared with the CPU")
     parser.add_argument("--recipes", nargs="*", default=[], help="beginnings of BENCHMARK/METHOD/PRESET")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which no recipe is begun")
     parser.add_argument("--out", type=Path, help="file for the gaps")
     add_flags(parser)
     flags = parser.parse_args()
-    share = share_of(flags)
-    flags.save.mkdir(parents=True, exist_ok=True)
-    mine = [] if flags.only_compare else cases(flags.recipes)[share.place :: share.of]
-    for case, loss, gradient in results(mine, share):
-        path = flags.save / f"{case.name.replace('|', '-')}.npz"
-        np.savez(
-            path.with_suffix(".partial.npz"), **{f"{case.name}|loss": np.array(loss), f"{case.name}|gradient": gradient}
-        )
-        path.with_suffix(".partial.npz").rename(path)
-    if flags.against is not None:
-        rows = compared(saved(flags.save), saved(flags.against))
-        print(table_of(rows))
-        if flags.out is not None:
-            flags.out.write_text(json.dumps({"rows": rows}, indent=1))
-
-
-def compared(here: dict[str, np.ndarray], there: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """A row for each case that both devices have."""
-    rows = []
-    for name in sorted(name for name in here.keys() & there.keys() if name.endswith("|loss")):
-        *recipe, count, how, _ = name.split("|")
-        vectors = (there[name.removesuffix("loss") + "gradient"], here[name.removesuffix("loss") + "gradient"])
-        row = {"recipe": "/".join(recipe), "tasks": int(count), "exact": how == "exact"}
-        rows.append({**row, "loss": gap(there[name], here[name]), "gradient": gap(*vectors)})
-    return rows
+    recipes = chosen(flags.recipes)
+    if flags.lines is not None:
+        return work(recipes, share_of(flags), flags.device)
+    words = ["devices.py", "--device", flags.device, "--recipes", *("/".join(one) for one in recipes)]
+    found = spread(words, flags.jobs, flags.minutes)
+    if flags.out is not None:
+        flags.out.write_text(json.dumps({"rows": found.records, "broken": found.broken}, indent=1))
+    print(table_of(found.records))
+    for one in found.broken:
+        print(f"process {one['share']} ended with {one['exit']}: {one['said'][-600:]}")
+    return None
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from subjects import ELSEWHERE, SIZES, Shell, fitting, pooling, reproducing, tra
 
 TABLE, POOL, REPRODUCE = "table", "pool", "reproduce"
 SUBJECTS = [*SIZES, *ELSEWHERE, TABLE, POOL, REPRODUCE]
-KILLS_A_RUN = 4
+KILLS_A_RUN = 6
 AT_THE_END = 0.8  # of the peaceful length: later kills would mostly come too late
 
 

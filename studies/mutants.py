@@ -1,50 +1,32 @@
 """Which small errors in the code would its own tests notice? Each mutant has one: they should all be killed.
 
 python studies/mutants.py [--modules inner metrics] [--mutants 300] [--limit 120] [--seed 0] [--json]
+python studies/mutants.py --again before.json   # those that survived then, or were not tried
+python studies/mutants.py --join before.json after.json   # the last word on each
 
 A mutant flips a comparison, swaps + and - or * and /, moves a number by one, drops a `not`, swaps `and` and `or`, or
-returns nothing. Only the module's own test files run, in a child that is forked from a process which has imported what
-takes long, and only until the first failure. Some survivors are no errors at all (`<` for `<=` where both are the same
-number never): read the list."""
+returns nothing. Modules have their share of any number of mutants, by their size. Only the module's own test files run,
+in a child that is forked from a process which has imported what takes long, and only until the first failure: tests
+that touch the line come first, the quick ones before the slow (mutant_tests.py). Some survivors are no errors at all
+(`<` for `<=` where both are the same number never): read the list."""
 
 import argparse
 import ast
 import copy
 import json
-import os
 import random
-import shutil
-import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mutant_tests import HOME, MODULES, Bench
 from shares import Share, add_flags, share_of
 
-HOME = Path(__file__).resolve().parents[1]
-MODULES = {
-    "inner": ("inner.py", ("test_inner.py",)),
-    "likelihoods": ("likelihoods.py", ("test_likelihoods.py",)),
-    "normal": ("outcomes/normal.py", ("test_outcomes.py",)),
-    "student": ("outcomes/student.py", ("test_outcomes.py",)),
-    "mixture": ("outcomes/mixture.py", ("test_outcomes.py",)),
-    "discrete": ("outcomes/discrete.py", ("test_outcomes.py", "test_prediction.py")),
-    "metrics": ("metrics.py", ("test_metrics.py", "tables/test_coverage.py")),
-    "comparison": ("comparison.py", ("test_comparison.py",)),
-    "coverage": ("tables/coverage.py", ("tables/test_coverage.py",)),
-    "calibration": ("tables/calibration.py", ("tables/test_calibration.py",)),
-    "st_maml": ("methods/st_maml.py", ("methods/test_st_maml.py",)),
-}
-"""The file of each module and the files of its tests."""
-SECONDS = dict.fromkeys(MODULES, 12.0) | {"inner": 5.0, "likelihoods": 8.0, "comparison": 8.0, "st_maml": 30.0}
-"""What a mutant of each takes, roughly, with a start of the process's own: processes share the work by it."""
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
 ENDS = ("killed", "late", "survived")
-FAILED = 1
 JOINS = {ast.And: ast.Or, ast.Or: ast.And}
 
 
@@ -140,102 +122,61 @@ def _set(node: ast.AST, fields: dict[str, object]) -> None:
         setattr(node, name, value)
 
 
-def import_what_takes_long() -> None:
-    """Third-party packages, without starting a device: threads do not survive a fork."""
-    for name in ("jax", "jax.numpy", "equinox", "optax", "numpyro", "scipy.stats", "hypothesis", "pytest", "polars"):
-        __import__(name)
+def drawn(modules: Sequence[str], count: int, seed: int) -> list[Mutant]:
+    """So many mutants of the modules, in an order of which every beginning is a fair sample."""
+    ranked = []
+    for module in modules:
+        found = mutants_of(module)
+        random.Random(f"{seed}-{module}").shuffle(found)
+        ranked += [((i + 0.5) / len(found), mutant) for i, mutant in enumerate(found)]
+    ranked.sort(key=lambda one: (one[0], one[1].module))
+    return [mutant for _, mutant in ranked[:count]]
 
 
-def tested(place: Path, module: str, source: str | None, limit: float) -> tuple[str, float]:
-    """How the module's tests end with this source in its place, or with its own."""
-    path = place / "stmaml" / MODULES[module][0]
-    own = path.read_text()
-    began = time.monotonic()
-    if source is not None:
-        path.write_text(source)
-    try:
-        child = os.fork()
-        if child == 0:
-            try:
-                _run_tests(place, module)
-            finally:
-                os._exit(FAILED)  # whatever came up, the rest is the parent's
-        code = _wait(child, limit)
-    finally:
-        path.write_text(own)
-    words = {0: "survived", None: "late"}
-    return words.get(code, "killed"), round(time.monotonic() - began, 1)
-
-
-def _run_tests(place: Path, module: str) -> None:
-    """In the child: never returns."""
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
-    os.setpgid(0, 0)
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, str(place))
-    os.chdir(HOME)
-    import pytest
-
-    files = [str(HOME / "tests" / name) for name in MODULES[module][1]]
-    imported = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # before pytest could look at it
-    options = [*imported, "-o", "addopts=--jaxtyping-packages=stmaml,beartype.beartype -m 'not slow'"]
-    os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *options, *files])))
-
-
-def _wait(child: int, limit: float) -> int | None:
-    """The child's exit code; none if it had to be ended."""
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
-
-
-def drawn(modules: Sequence[str], count: int, seed: int, share: Share) -> list[Mutant]:
-    """This share of so many mutants of the modules, drawn at random: those of a module stay together, as far as all
-    shares should take equally long."""
-    pool = [mutant for module in modules for mutant in mutants_of(module)]
-    chosen = random.Random(seed).sample(pool, min(count, len(pool)))
-    chosen.sort(key=lambda mutant: (mutant.module, mutant.line))
-    whole, before, mine = sum(SECONDS[mutant.module] for mutant in chosen), 0.0, []
-    for mutant in chosen:
-        if int(share.of * before / whole) == share.place:
-            mine.append(mutant)
-        before += SECONDS[mutant.module]
-    return mine
-
-
-def judged(modules: Sequence[str], count: int, limit: float, seed: int, share: Share) -> Iterator[Verdict]:
-    """The verdicts on so many mutants of the modules, drawn at random."""
-    place = Path(tempfile.mkdtemp(prefix="stmaml-mutants-"))
-    try:
-        shutil.copytree(HOME / "src" / "stmaml", place / "stmaml", ignore=shutil.ignore_patterns("__pycache__"))
-        import_what_takes_long()
-        lengths: dict[str, float] = {}
-        for mutant in drawn(modules, count, seed, share):
-            if mutant.module not in lengths:
-                lengths[mutant.module] = _unharmed(place, mutant.module)
-            end, seconds = tested(place, mutant.module, mutant.source, min(limit, 3 * lengths[mutant.module] + 20))
-            yield Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds)
-            if share.over:
+def judged(chosen: Sequence[Mutant], limit: float, share: Share) -> Iterator[Verdict]:
+    """The verdicts on this share of the mutants; those first whose module has been surveyed, by whomever."""
+    with Bench(sorted({mutant.module for mutant in chosen}), share) as bench:
+        waiting = list(chosen[share.place :: share.of])
+        while waiting and not share.over:
+            ready = bench.ready()
+            mutant = next((one for one in waiting if one.module in ready), None)
+            if mutant is None:
+                time.sleep(0.5)
+                continue
+            waiting.remove(mutant)
+            if mutant.module in bench.broken:
+                continue
+            end, seconds = bench.tested(mutant.module, mutant.source, mutant.line, limit)
+            if end == "late" and share.over:  # it was cut off
                 break
-    finally:
-        shutil.rmtree(place)
+            yield Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds)
+        if bench.broken:
+            raise RuntimeError(f"the tests of modules fail without any mutant: {bench.broken}")
 
 
-def _unharmed(place: Path, module: str) -> float:
-    """Seconds that the tests of a sound module take, its programs compiled; they must pass."""
-    for _ in range(2):
-        end, seconds = tested(place, module, None, 1200)
-        if end != "survived":
-            raise SystemExit(f"the tests of {module} fail without any mutant")
-    return seconds
+Name = tuple[str, int, str, str]
+
+
+def name_of(one: Mutant | Verdict) -> Name:
+    """What tells one mutant from another."""
+    return one.module, one.line, one.before, one.after
+
+
+def read(path: Path) -> list[Verdict]:
+    """Verdicts that were saved: by `--json`, by `--lines`, or by a campaign."""
+    text = path.read_text()
+    if path.suffix == ".jsonl":
+        found = [json.loads(line) for line in text.splitlines()]
+    else:
+        found = json.loads(text)
+        found = found if isinstance(found, list) else found["records"]
+    return [Verdict(**one) for one in found]
+
+
+def joined(parts: Sequence[Sequence[Verdict]]) -> list[Verdict]:
+    """The last word on each mutant, by module and line."""
+    last = {name_of(one): one for part in parts for one in part}
+    return sorted(last.values(), key=lambda one: (list(MODULES).index(one.module), one.line))
 
 
 def table_of(found: Sequence[Verdict]) -> str:
@@ -263,6 +204,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=120, help="most seconds for one mutant")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="count the mutants there are, and test none")
+    parser.add_argument("--again", type=Path, nargs="+", default=[], help="only those not killed in these results")
+    parser.add_argument("--join", type=Path, nargs="+", default=[], help="results to print as one, instead")
     parser.add_argument("--json", action="store_true")
     add_flags(parser)
     flags = parser.parse_args()
@@ -270,8 +213,13 @@ def main() -> None:
     if flags.list:
         print("\n".join(f"{module}: {len(mutants_of(module))}" for module in flags.modules))
         return
+    if flags.join:
+        print(table_of(joined([read(path) for path in flags.join])))
+        return
+    dead = {name_of(one) for one in joined([read(path) for path in flags.again]) if one.end == "killed"}
     found = []
-    for one in judged(flags.modules, flags.mutants, flags.limit, flags.seed, share):
+    chosen = [one for one in drawn(flags.modules, flags.mutants, flags.seed) if name_of(one) not in dead]
+    for one in judged(chosen, flags.limit, share):
         found.append(one)
         share.tell(asdict(one))
         print(f"{one.end:8} {one.seconds:6.1f} s  {shown(one)}", file=sys.stderr, flush=True)

@@ -25,9 +25,14 @@ class Share:
     lines: Path | None = None
 
     @property
+    def left(self) -> float:
+        """Seconds until time is up."""
+        return self.until - time.time()
+
+    @property
     def over(self) -> bool:
         """Whether time is up."""
-        return time.time() > self.until
+        return self.left < 0
 
     def tell(self, record: dict[str, Any]) -> bool:
         """Writes a line, and says whether time is up."""

@@ -16,7 +16,7 @@ from tests.idx_files import write_digits
 from tests.noaa_files import write_year
 from tests.picture_files import write_dataset
 
-from stmaml.compiled import quick_flags
+from stmaml.compiled import quick_compilation
 
 TASKS = ["--shots", "5", "--query-size", "5"]
 TRAINING = [
@@ -43,6 +43,7 @@ SIZES = {
     "np": "--encoder 8 8 --decoder 8 8 --z-size 4",
     "platipus": "--hidden 8 8 --inner-steps 1",
     "st-maml": "--hidden 8 8 --encoder 8 8 --z-size 4 --h-size 3 --inner-steps 1",
+    "tnp": "--width 8 --layers 2 --num-heads 2",
 }
 """Flags that make each method that has a recipe for 2D regression small."""
 CONV = "--channels 4 --conv-blocks 2 --inner-steps 1"
@@ -67,7 +68,7 @@ class Shell:
 
     def environment(self) -> dict[str, str]:
         """What a command sees: quick compilation, the CPU, the cache."""
-        quick = os.environ.get("XLA_FLAGS", quick_flags())
+        quick = os.environ.get("XLA_FLAGS", quick_compilation())
         cached = {
             "JAX_COMPILATION_CACHE_DIR": str(self.cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -19,11 +19,10 @@ import pytest
 from hypothesis import settings
 
 from stmaml import cli
-from stmaml.compiled import quick_flags
+from stmaml.compiled import quick_compilation
 
-# Tests compile much and run little: code that is made quickly serves them better than code that runs quickly. XLA reads
-# its flags when it compiles the first program.
-os.environ.setdefault("XLA_FLAGS", quick_flags())
+# Tests compile much and run little: code that is made quickly serves them better than code that runs quickly.
+os.environ.setdefault("XLA_FLAGS", quick_compilation())  # read when the first program is compiled
 jax.config.update("jax_numpy_rank_promotion", "raise")
 settings.register_profile("stmaml", deadline=None)  # a busy machine misses any
 settings.load_profile("stmaml")

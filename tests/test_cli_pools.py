@@ -215,6 +215,25 @@ def test_predictions_in_a_terminal(sleep):
     np.testing.assert_allclose([float(cell) for cell in row.groups()[:3]], expected, atol=0.51)
 
 
+def test_a_guarantee_for_single_groups_is_wider_than_the_usual_interval(stmaml, sleep, chosen, tmp_path):
+    frame = pl.read_csv(SLEEP).filter(pl.col("Subject") == 308).with_columns(Subject=pl.lit("new"))
+    frame.head(3).write_csv(tmp_path / "support.csv")
+    frame.tail(7).write_csv(tmp_path / "query.csv")
+    asked = ("--support", tmp_path / "support.csv", "--query", tmp_path / "query.csv")
+    code, _, err = stmaml("predict", sleep[0], *asked, "--guarantee", "--out", tmp_path / "out.csv")
+    assert code == 0, err
+    assert "hold 90% of a group's rows in 90% of new groups like those of the table" in " ".join(err.split())
+    found = pl.read_csv(tmp_path / "out.csv")
+    assert (found["guaranteed_low"] < found["q05"]).all()
+    assert (found["guaranteed_high"] > found["q95"]).all()
+    shown = StringIO()
+    show_predictions(found, PoolRun(Run(sleep[0])).load().schema, DEFAULT_LEVELS, Console(file=shown, width=200))
+    assert "in 9 of 10 groups" in shown.getvalue()
+    code, _, err = stmaml("predict", chosen[0], "--query", tmp_path / "query.csv", "--guarantee")
+    assert (code, one_line(err)) == (2, True)
+    assert "--guarantee is for numbers, and this pool predicts classes" in err
+
+
 def test_classes_in_a_terminal(chosen):
     model = PoolRun(Run(chosen[0])).load()
     ask = pl.DataFrame({"Subject": [900, 900], "Days": [1, 9]})

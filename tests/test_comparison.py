@@ -104,3 +104,14 @@ def test_verdicts_of_tables_without_a_difference_are_wrong_in_one_of_twenty():
         for table in tables("squared", 1000, 12, 5, seed=3)
     ]
     assert sum("no clear difference" not in one for one in found) <= 50
+
+
+def test_what_is_certain_does_not_depend_on_the_unit():
+    """The rounding of equal shifts is no spread, in large units or small; a true spread is one in any."""
+    same = np.array([1.0, 5.0, 2.0, 9.0])
+    for unit in (1e-9, 1e9):
+        shift = (same * unit + 0.1 * unit) - same * unit
+        assert np.isposinf(paired_statistics(shift[None]))
+        spread = unit * np.array([[1.0, 1.001, 0.999, 1.0]])
+        want = spread.mean() / (spread.std(ddof=1) / 2)  # the root of four
+        np.testing.assert_allclose(paired_statistics(spread), want, rtol=1e-6)

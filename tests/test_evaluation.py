@@ -12,7 +12,7 @@ import pytest
 from stmaml import evaluation
 from stmaml.benchmarks.regression2d import Config, Curves
 from stmaml.benchmarks.sources import TaskSet, freeze
-from stmaml.evaluation import Scores, among, evaluate, trace
+from stmaml.evaluation import Scores, among, evaluate, scores_of, trace
 from stmaml.inner import InnerLoop
 from stmaml.methods import st_maml
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, predict, stack_one
@@ -255,3 +255,13 @@ def test_as_many_tasks_are_scored_at_once_as_memory_bears(draws, room, sizes, ke
         evaluate(Guesser(draws), tasks, num_samples=4, key=key, what="scoring")
     assert told[0].done == sizes
     assert told[-1].done == 6
+
+
+@pytest.mark.parametrize("name", ["coverage90", "sets90"])
+def test_groups_that_are_held_in_fewer_than_eight_rows_of_ten_are_missed(name):
+    """Two groups, each in two tasks: 70 % and 90 % of the first are held, 60 % and 80 % of the second."""
+    batch = TaskBatch.of(*(np.zeros((4, 1, 1)) for _ in range(4)))
+    scores = scores_of({name: np.array([0.7, 0.6, 0.9, 0.8])}, TaskSet(batch, "digest", num_groups=2), 1)
+    np.testing.assert_allclose(scores.values[name], [0.8, 0.7])
+    np.testing.assert_array_equal(scores.values["missed90"], [0.0, 1.0])
+    assert scores.summary()["missed90"]["mean"] == 0.5

@@ -227,3 +227,17 @@ def test_a_loop_may_stand_still(setting):
 def test_settings_that_make_no_sense_are_refused(setting, message):
     with pytest.raises(SettingError, match=message):
         InnerLoop(**setting)
+
+
+def test_without_remat_the_steps_are_written_out_one_by_one():
+    """A scan would save no memory, and takes longer on small networks."""
+    plain, recomputed = (
+        str(jax.make_jaxpr(lambda p, more=more: descend(bowl, p, lr=0.1, steps=2, **more))(START))
+        for more in ({}, {"remat": True})
+    )
+    assert "scan" not in plain
+    assert "scan" in recomputed
+
+
+def test_settings_can_be_part_of_what_a_program_is_compiled_for():
+    assert hash(InnerLoop(inner_lr=0.1)) == hash(InnerLoop(inner_lr=0.1))

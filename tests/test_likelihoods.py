@@ -14,7 +14,17 @@ from hypothesis.extra import numpy as hnp
 
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop
-from stmaml.likelihoods import NOISE_MODELS, Bernoulli, Categorical, Gaussian, Predicted, likelihood_for
+from stmaml.likelihoods import (
+    NOISE_MODELS,
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Predicted,
+    Rising,
+    estimate_noise,
+    likelihood_for,
+    without_noise,
+)
 from stmaml.methods import maml
 from stmaml.methods.base import predict
 from stmaml.outcomes import MIN_STD, NormalMixtureOutcome, NormalOutcome, StudentOutcome
@@ -289,3 +299,49 @@ def test_targets_choose_their_likelihood(spec, kind, raw_size, code_size):
     likelihood = likelihood_for(spec)
     assert isinstance(likelihood, kind)
     assert (likelihood.raw_size, likelihood.code_size) == (raw_size, code_size)
+
+
+def test_only_what_is_learnt_is_a_leaf():
+    sizes = {"residual": 1, "fixed": 0, "learned": 1, "predicted": 0, "student": 1, "mixture": 0}
+    assert {name: len(jax.tree.leaves(make(2, 0.4))) for name, make in NOISE_MODELS.items()} == sizes
+    assert jax.tree.leaves((Bernoulli(2), Categorical(3))) == []
+
+
+def test_the_spread_is_one_where_nothing_else_is_said():
+    np.testing.assert_allclose(Gaussian(1).outcome(jnp.zeros((1, 1))).scale, [[1.0]])
+    np.testing.assert_allclose(Predicted(NormalOutcome, 1).outcome(jnp.zeros((1, 2))).variance(), [[1.0]], rtol=1e-6)
+
+
+def test_residual_noise_moves_to_the_residuals_and_other_leaves_stay():
+    """Of a learner with two likelihoods and a weight, only the noise that no outer step moves is estimated."""
+    y, share = np.array([[1.0, -4.0], [2.0, 7.0], [0.5, 0.0]]), 0.1
+    learner = {"residual": Gaussian(2, "residual", 3.0), "learned": Gaussian(2, "learned", 3.0), "w": jnp.array(5.0)}
+
+    def loss(learner):
+        raw, targets = jnp.ones((3, 2)), jnp.asarray(y)
+        of_noise = [learner[name].objective(raw, targets).mean() for name in ("residual", "learned")]
+        return sum(of_noise) + learner["w"] ** 2
+
+    gradients = jax.grad(loss)(learner)
+    moved, cut = estimate_noise(learner, gradients, share), without_noise(gradients, learner)
+    variance = (1 - share) * 9 + share * np.square(y - 1).mean()
+    np.testing.assert_allclose(jnp.exp(2 * moved["residual"].log_noise), variance, rtol=1e-5)
+    assert (moved["learned"].log_noise, moved["w"]) == (learner["learned"].log_noise, 5.0)
+    assert cut["residual"].log_noise == 0
+    assert (cut["learned"].log_noise, cut["w"]) == (gradients["learned"].log_noise, 10.0)
+    assert gradients["learned"].log_noise != 0
+
+
+def test_a_rising_likelihood_reads_its_start_and_so_much_of_the_outputs(key):
+    """At a gain of 0 it says what it starts with, whatever the network says; else start + gain * output."""
+    raw, y = jr.normal(key, (5, 4)), jr.normal(jr.fold_in(key, 1), (5, 2))
+    start, gain, plain = jnp.array([1.0, -2.0, 0.5, 0.0]), jnp.array([0.5, 2.0, -1.0, 3.0]), Predicted(NormalOutcome, 2)
+    rising = Rising(plain, start, gain)
+    risen = jnp.asarray(np.asarray(start) + np.asarray(raw) * np.asarray(gain))
+    assert (rising.raw_size, rising.code_size) == (4, 2)
+    np.testing.assert_allclose(rising.objective(raw, y), plain.objective(risen, y), rtol=1e-5)
+    np.testing.assert_allclose(rising.inner_objective(raw, y), plain.inner_objective(risen, y), rtol=1e-5)
+    np.testing.assert_allclose(rising.outcome(raw).mean(), risen[:, :2], rtol=1e-5)
+    np.testing.assert_array_equal(rising.encode(y), y)
+    still = Rising(plain, start, jnp.zeros(4)).outcome(raw)
+    np.testing.assert_allclose(still.mean(), np.tile([1.0, -2.0], (5, 1)))

@@ -16,6 +16,7 @@ from sklearn.metrics import accuracy_score, log_loss
 from stmaml.metrics import (
     calibration_error,
     calibration_gaps,
+    of_each_task,
     paired_difference,
     score_task,
     summarise,
@@ -246,3 +247,85 @@ def test_the_absolute_error_is_that_of_the_mean():
     scores = score_task(prediction, jnp.array([[5.0], [4.0]]), jnp.ones(2))
     np.testing.assert_allclose(scores["mae"], (3 + 1) / 2)
     np.testing.assert_allclose(scores["mse"], (9 + 1) / 2)
+
+
+def crossed_by_hand(values: np.ndarray) -> float:
+    """The half-width over seeds and tasks with every sum written out."""
+    seeds, tasks = values.shape
+    mean = sum(values.flat) / values.size
+    rows, columns = [sum(row) / tasks for row in values], [sum(column) / seeds for column in values.T]
+    of_seeds = tasks * sum((row - mean) ** 2 for row in rows) / (seeds - 1)
+    rest = sum((values[i, j] - rows[i] - columns[j] + mean) ** 2 for i in range(seeds) for j in range(tasks))
+    of_rest = rest / ((seeds - 1) * (tasks - 1))
+    of_tasks = max(seeds * sum((column - mean) ** 2 for column in columns) / (tasks - 1) - of_rest, 0)
+    whole, share = of_seeds + of_tasks, of_seeds / (of_seeds + of_tasks)
+    free = whole**2 / (of_seeds**2 / (seeds - 1) + of_tasks**2 / (tasks - 1))
+    pooled = scipy.stats.t.ppf(0.975, free) ** 2 * whole
+    by_seeds, by_tasks = (scipy.stats.t.ppf(0.975, count - 1) ** 2 for count in (seeds, tasks))
+    squared = (1 - share) * pooled + share * (by_seeds * of_seeds + by_tasks * of_tasks)
+    return float(np.sqrt(squared / values.size))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 5), (3, 4), (4, 2)])
+@pytest.mark.parametrize("size", [0.01, 1.0, 30.0])
+def test_an_interval_over_seeds_and_tasks_is_the_one_written_out(shape, size):
+    values = size * scipy.stats.norm.rvs(3, size=shape, random_state=shape[1])
+    values = values + size * np.arange(shape[0])[:, None] ** 2
+    found = summarise_crossed(values)
+    assert found["mean"] == pytest.approx(values.mean())
+    assert found["ci95"] == pytest.approx(crossed_by_hand(values), rel=1e-9)
+
+
+def test_where_tasks_differ_less_than_chance_has_it_only_seeds_count():
+    """Tasks cancel out: their mean square lies below that of the rest, and a variance below 0 is none."""
+    values = np.array([[0.0, 2.0], [3.0, 1.0]])
+    seeds = summarise(np.array([1.0, 2.0]))
+    assert summarise_crossed(values) == pytest.approx(seeds)
+
+
+def test_one_task_leaves_the_seeds_and_what_is_not_finite_is_not_known():
+    assert summarise_crossed(np.array([[1.0], [3.0]])) == pytest.approx(summarise(np.array([1.0, 3.0])))
+    assert np.isnan(summarise_crossed(np.array([[1.0, np.inf], [3.0, 2.0]]))["ci95"])
+
+
+def test_of_each_task_there_is_one_number():
+    scores, gaps = np.array([1.0, 5.0]), np.array([[0.5, -0.25, 0.0], [0.25, -0.75, 0.0]])
+    np.testing.assert_array_equal(of_each_task(scores), scores)
+    np.testing.assert_array_equal(of_each_task(gaps), [0.75, 1.0])  # signs of the bins' means: +, -, none
+
+
+def test_a_single_row_is_a_whole_set(key):
+    logits, y = jr.normal(key, (2, 3, 1)), jnp.array([[0.25], [1.0], [0.0]])
+    scores = score(Prediction(BernoulliOutcome(logits)), y, jnp.array([1.0, 0.0, 0.0]))
+    p = 1 / (1 + np.exp(-np.asarray(logits, dtype=float)[:, 0, 0]))
+    single = 0.25 * np.log(p) + 0.75 * np.log(1 - p)
+    np.testing.assert_allclose(scores["nll"], -np.log(np.exp(single).mean()), rtol=1e-5)
+
+
+def test_the_first_and_the_last_bin_take_what_lies_at_the_ends():
+    """Twenty classes can be less sure than one in fifteen; rounding may be surer than sure."""
+    unsure, sure = jnp.full((1, 20), 0.05), jnp.array([[1.0], [1.0000001]])
+    low = np.asarray(calibration_gaps(unsure, jnp.array([3]), jnp.ones(1)))
+    np.testing.assert_allclose(low, [0.05, *[0.0] * 14], atol=1e-6)  # not the first class, so wrong
+    high = np.asarray(calibration_gaps(sure, jnp.array([1, 1]), jnp.ones(2)))
+    np.testing.assert_allclose(high, [*[0.0] * 14, 1.0], atol=1e-6)
+
+
+def test_several_targets_share_a_row(key):
+    """Cross-entropies are of a target, whatever their number; squared errors too."""
+    logits, y = jr.normal(key, (2, 4, 3)), jr.uniform(key, (4, 3))
+    p, t = 1 / (1 + np.exp(-np.asarray(logits, dtype=float))), np.asarray(y, dtype=float)
+    scores = score(Prediction(BernoulliOutcome(logits)), y, jnp.ones(4))
+    each = -(t * np.log(p) + (1 - t) * np.log(1 - p))
+    mean = p.mean(0)
+    np.testing.assert_allclose(scores["bce_single"], each.mean(), rtol=1e-4)
+    np.testing.assert_allclose(scores["bce"], -(t * np.log(mean) + (1 - t) * np.log(1 - mean)).mean(), rtol=1e-4)
+    np.testing.assert_allclose(scores["mse"], np.square(mean - t).mean(), rtol=1e-4)
+    np.testing.assert_allclose(scores["diversity"], p.std(0).mean(), rtol=1e-4)
+
+
+def test_seeds_are_paired_as_far_as_both_have_them():
+    first = np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 3.0]])
+    second = np.array([[0.0, 1.0, 5.0], [1.0, 1.0, 1.0], [9.0, 9.0, 9.0]])
+    assert paired_difference(first, second) == pytest.approx(summarise_crossed(first - second[:2]))
+    assert paired_difference(first[0], second[0]) == pytest.approx(summarise(first[0] - second[0]))

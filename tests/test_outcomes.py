@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.special
 import scipy.stats
 
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, predict
@@ -296,3 +297,69 @@ def test_a_student_comes_out_of_standardisation_in_the_targets_units(key):
     np.testing.assert_allclose(prediction.std, np.full((3, 1), 10 * (5 / 3) ** 0.5), rtol=1e-5)
     want = scipy.stats.t.ppf([0.05, 0.95], 5, 100, 10)
     np.testing.assert_allclose(prediction.quantiles(jnp.array([0.05, 0.95]))[:, 0, 0], want, rtol=1e-4)
+
+
+MEAN = np.array([[[0.5, -1.0], [2.0, 0.0]], [[3.0, 1.0], [-2.0, 4.0]]])  # two predictors, two inputs, two targets
+
+
+def raw_rest(kind: type[AbstractRealOutcome], key) -> np.ndarray:
+    return np.asarray(jr.normal(key, (*MEAN.shape, kind.rest_size)), dtype=float)
+
+
+@pytest.mark.parametrize("kind", [NormalOutcome, StudentOutcome])
+def test_a_spread_is_a_softplus_in_units(kind, key):
+    rest, shared = raw_rest(kind, key), jnp.array(kind.shared_start)
+    made = kind.from_raw(jnp.asarray(MEAN), jnp.asarray(rest), shared, 0.4)
+    np.testing.assert_allclose(made.mean(), MEAN)
+    np.testing.assert_allclose(made.scale, 0.4 * np.log1p(np.exp(rest[..., 0])) / np.log(2), rtol=1e-5)
+    assert rest.shape[-1] == 1
+
+
+def test_students_degrees_of_freedom_start_at_nine_and_a_half_and_stay_above_two():
+    rest = jnp.zeros((*MEAN.shape, 1))
+    for shared, freedom in ((StudentOutcome.shared_start, 2.1 + np.exp(2)), ((-50.0,), 2.1)):
+        made = StudentOutcome.from_raw(jnp.asarray(MEAN), rest, jnp.array(shared), 1.0)
+        np.testing.assert_allclose(made.freedom, np.full(MEAN.shape, freedom), rtol=1e-6)
+
+
+def test_a_mixture_has_five_normals_about_its_mean(key):
+    rest = raw_rest(NormalMixtureOutcome, key)
+    assert rest.shape[-1] == 15
+    made = NormalMixtureOutcome.from_raw(jnp.asarray(MEAN), jnp.asarray(rest), jnp.zeros(0), 0.4)
+    weight = scipy.special.softmax(rest[..., :5], axis=-1)
+    places = 0.4 * (rest[..., 5:10] + np.linspace(-1, 1, 5))
+    want = MEAN[..., None] + places - (weight * places).sum(-1, keepdims=True)
+    np.testing.assert_allclose(made.loc, want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(made.mean(), MEAN, rtol=1e-5, atol=1e-5)
+    spread = 0.4 * 0.5**0.5 * np.log1p(np.exp(rest[..., 10:])) / np.log(2)
+    np.testing.assert_allclose(made.scale, spread, rtol=1e-5)
+
+
+@pytest.mark.parametrize("freedom", [2.1, 2.5, 5.0, 60.0])
+def test_the_mean_distance_of_students_is_right_to_four_digits(freedom):
+    """Of one about 0 and one, narrower, that lies apart: by the closed form of one's distance, integrated."""
+    wide, narrow = (
+        StudentOutcome(*(jnp.full((1,), value) for value in (loc, scale, freedom)))
+        for loc, scale in ((0.0, 2.0), (1.5, 0.5))
+    )
+
+    def apart(v: float) -> float:
+        ends = ((0.0, 2.0), (1.5, 0.5))
+        wide_cdf, narrow_cdf = (float(scipy.stats.t.cdf(v, freedom, loc, scale)) for loc, scale in ends)
+        return wide_cdf * (1 - narrow_cdf) + narrow_cdf * (1 - wide_cdf)
+
+    want = integral(apart, [0.0, 1.5, -6.0, 7.0])
+    np.testing.assert_allclose(wide.mean_distance(narrow), [want], rtol=3e-4)
+    np.testing.assert_allclose(narrow.mean_distance(wide), [want], rtol=3e-4)
+
+
+def test_classes_and_ones_have_the_variance_of_an_indicator():
+    p = np.array([[0.9, 0.1], [0.5, 0.5]])
+    for outcome in (CategoricalOutcome(jnp.log(p)), BernoulliOutcome(jnp.log(p / (1 - p)))):
+        np.testing.assert_allclose(outcome.mean(), p, rtol=1e-5)
+        np.testing.assert_allclose(outcome.variance(), p * (1 - p), rtol=1e-5)
+
+
+def test_probabilities_of_nothing_keep_a_logarithm():
+    sure = CategoricalOutcome(jnp.array([[[0.0, -1e4]]])).pooled()
+    np.testing.assert_allclose(sure.logits, [[[0.0, np.log(1e-12)]]], rtol=1e-5)

@@ -132,6 +132,32 @@ def test_a_program_that_calls_a_command_keeps_its_own_signals():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+IMPORTING = """
+import sys, time
+import stmaml.__main__
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "stmaml.cli":
+            print("ready", flush=True)
+            time.sleep(60)
+
+sys.meta_path.insert(0, Slow())
+stmaml.__main__.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_line_of_the_command_listens_before_any_other_import(number, code):
+    process = subprocess.Popen(
+        [sys.executable, "-c", IMPORTING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert ended(process) == (code, "", "stopped.\n")
+
+
 def disturbed(*flags: object) -> list[dict]:
     words = [sys.executable, SCRIPT, "--json", *map(str, flags)]
     return json.loads(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False).stdout)

@@ -1,11 +1,22 @@
-"""The command `stmaml`, also as `python -m stmaml`: it listens to Ctrl-C before it imports anything heavy."""
+"""The command `stmaml`, also as `python -m stmaml`: it listens to Ctrl-C before it imports anything else."""
 
-from stmaml.cli.stopping import listening
+import os
+import signal
 
 
 def main() -> None:
     """Runs the command, and ends the process with its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)  # until `listening` can tell more
+    from stmaml.cli.stopping import listening
+
     listening(_command)
+
+
+def _leave(number: int, frame: object) -> None:
+    os.write(2, b"stopped.\n")
+    os._exit(128 + number)
 
 
 def _command() -> None:

@@ -35,11 +35,11 @@ def remember_programs(folder: Path | None = None) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
-def quick_flags() -> str:
-    """XLA's flags where much is compiled and little computed: not for pictures, whose convolutions would take
-    minutes. XLA dies of a flag it does not know, so the second is for versions that know it: 0.11 does not."""
+def quick_compilation(version: tuple[int, ...] = jax.__version_info__) -> str:
+    """XLA's flags where much is compiled and little computed: not for pictures, whose convolutions would take minutes.
+    XLA ends the process at a flag that it does not know: the second went with JAX 0.11."""
     flags = "--xla_backend_optimization_level=0"
-    return f"{flags} --xla_cpu_use_fusion_emitters=false" if jax.__version_info__ < (0, 11) else flags
+    return f"{flags} --xla_cpu_use_fusion_emitters=false" if version < (0, 11) else flags
 
 
 def keep_below(folder: Path, most: int) -> None:

@@ -23,7 +23,7 @@ from stmaml.progress import tell
 from stmaml.runs import json_bytes
 from stmaml.tasks import Examples, Scalar, Task, TaskBatch
 
-LEAST_HELD = 0.8  # of a group's rows by its 90 % interval; a group with fewer counts as missed
+LEAST_HELD = 0.8  # of a group's rows by its 90 % interval or set; a group with fewer counts as missed
 Judge = Callable[[Prediction, Examples], dict[str, Float[Array, "..."]]]
 
 
@@ -89,8 +89,8 @@ def scores_of(values: dict[str, Float[np.ndarray, "m *part"]], task_set: TaskSet
     if count := task_set.num_groups:
         values = {name: each.reshape(-1, count, *each.shape[1:]).mean(0) for name, each in values.items()}
         family = family[:count]
-        if "coverage90" in values:
-            values["missed90"] = (values["coverage90"] < LEAST_HELD).astype(float)
+        for name in {"coverage90", "sets90"} & values.keys():
+            values["missed90"] = (values[name] < LEAST_HELD).astype(float)
     known = {name: each for name, each in values.items() if name in METRICS}
     others = {name: each for name, each in values.items() if name not in METRICS}
     return Scores(ordered(known), family, task_set.digest, num_samples, others)

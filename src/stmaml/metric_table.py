@@ -63,7 +63,8 @@ _ALL = (
     Metric("coverage", "rules covered", "higher", note=_OPEN_RULES),
     Metric("coverage90", "coverage of the 90 % interval", "nominal", nominal=0.9),
     Metric("width90", "width of the 90 % interval", None),
-    Metric("missed90", "groups whose 90 % interval holds less than 80 % of their rows", pool=summarise_share),
+    Metric("sets90", "coverage of the 90 % set of classes", "nominal", nominal=0.9),
+    Metric("missed90", "groups whose 90 % interval or set holds less than 80 % of their rows", pool=summarise_share),
     Metric("diversity", "mean spread of a target over samples", None),
     Metric("ece", "expected calibration error", pool=calibration_error),
 )

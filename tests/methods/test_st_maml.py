@@ -578,3 +578,31 @@ def test_prototypes_add_minus_squared_distances_to_logits(gate, bias, key):
     away = np.square(seen - np.asarray(means, dtype=float)) - np.square(seen)
     metric = 0.3 * scipy.special.expit(np.asarray(c, dtype=float)[:features]) if gate else 0.3
     np.testing.assert_allclose(gain, -(metric * away).sum(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_numbers_that_an_input_found_in_the_support_are_none_of_the_encoders_business(key):
+    """The last two of four inputs are the base learner's alone."""
+    spec = TaskSpec((4,), 1, found=2)
+    learner, task = build(QUICK, key, spec), small_task(spec, key=jr.fold_in(key, 1))
+    assert learner.phi.pair.layers[0].weight.shape[0] == 2 + 1
+    assert learner.theta.body[0].weight.shape[0] == 4 + 3
+    found = eqx.tree_at(lambda t: t.support.x, task, task.support.x.at[:, 2:].add(1.0))
+    prior, again = (learner.task_distribution(one.support) for one in (task, found))
+    np.testing.assert_array_equal(prior.mu, again.mu)
+    before = eqx.tree_at(lambda t: t.support.x, task, task.support.x.at[:, 1].add(1.0))
+    assert not np.allclose(prior.mu, learner.task_distribution(before.support).mu)
+    assert STMAML.__dataclass_fields__["found"].default == 0
+
+
+def test_a_mixture_counts_a_single_row_once_and_none_not_at_all(key):
+    learner = build(changed(QUICK, prior_draws=1), key, PREDICTED)
+    task = small_task(PREDICTED, key=jr.fold_in(key, 1))
+    weights = (jnp.zeros_like(task.query.weight).at[0].set(1.0), jnp.zeros_like(task.query.weight))
+    one, none = (eqx.tree_at(lambda t: t.query.weight, task, weight) for weight in weights)
+    loss, _, prediction = loss_and_prediction(learner, one, 1, key)
+    np.testing.assert_allclose(loss, -prediction.log_prob(task.query.y)[0], rtol=1e-5)
+    assert loss_of(learner, none, key)[0] == 0
+
+
+def test_settings_can_be_part_of_what_a_program_is_compiled_for():
+    assert hash(st_maml.Config()) == hash(st_maml.Config())

@@ -1,6 +1,8 @@
 """Recalibrated intervals hold on new groups, by count and against SciPy."""
 
 import json
+import re
+from itertools import pairwise
 
 import equinox as eqx
 import jax
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from stmaml.errors import RunError
 from stmaml.metrics import score_task
 from stmaml.outcomes import CategoricalOutcome, NormalOutcome
 from stmaml.prediction import Prediction
@@ -21,6 +24,7 @@ from stmaml.tables.calibration import (
     Calibration,
     Recalibration,
     best_temperature,
+    caution,
     class_sets,
     conformal_floors,
     conformal_scores,
@@ -156,6 +160,7 @@ def test_sets_are_judged_by_hand():
     parts = [part for held in inside.values() for part in (held[[0, 1], [0, 1]].mean(), held.sum(1).mean())]
     np.testing.assert_allclose(scores["held"], [-np.log([0.7, 0.3]).mean(), *parts], rtol=1e-5)
     np.testing.assert_allclose(scores["nll"], -np.log(soft[[0, 1], [0, 1]]).mean(), rtol=1e-5)
+    np.testing.assert_allclose(scores["sets90"], inside[0.25][[0, 1], [0, 1]].mean())
 
 
 def groups_of_scores(num_groups: int, rows: int, seed: int, scale: float = 1.7) -> np.ndarray:
@@ -361,3 +366,102 @@ def test_without_a_fit_every_class_is_in_the_set_and_floors_survive_json():
     assert high == pytest.approx(low / 2)
     share = (np.log(6) - np.log(3)) / (np.log(11) - np.log(3))
     assert middle == pytest.approx(low + share * (high - low))
+
+
+def test_temperatures_and_levels_are_what_they_should_be():
+    """Twelve temperatures to an octave, 1 among them; levels rise, and each has its like on the other side."""
+    assert (TEMPERATURES[0], TEMPERATURES[-1]) == pytest.approx((0.25, 8.0))
+    assert np.isclose(TEMPERATURES, 1.0).any()
+    assert np.isclose(TEMPERATURES, 2 ** (1 / 12)).any()
+    for levels in (LEVELS, SET_LEVELS):
+        assert all(0 < low < high < 1 for low, high in pairwise(levels))
+    np.testing.assert_allclose(np.add(LEVELS, LEVELS[::-1]), 1.0)
+
+
+GOOD = {"shots": [0, 1], "temperature": [1.0, 0.5], "groups": 0, "floors": [[1.0] * 9 + [0.0]] * 2}
+GOOD = {**GOOD, "scores": [[0.0] * len(LEVELS)] * 2}
+FALLING = [[0.5, *[0.0] * (len(LEVELS) - 1)]] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shots": []}, "'shots' that rise from 0 or more"),
+        ({"shots": [-1, 1]}, "'shots' that rise from 0 or more"),
+        ({"shots": [3, 3]}, "'shots' that rise from 0 or more"),
+        ({"shots": [3, 2]}, "'shots' that rise from 0 or more"),
+        ({"temperature": [1.0]}, "a 'temperature' above 0 for each of 'shots'"),
+        ({"temperature": [1.0, 0.0]}, "a 'temperature' above 0 for each of 'shots'"),
+        ({"temperature": [1.0, 1.0, 1.0]}, "a 'temperature' above 0 for each of 'shots'"),
+        ({"groups": -1}, "a number of 'groups' of 0 or more"),
+        ({"scores": [[0.0] * len(LEVELS)]}, f"{len(LEVELS)} 'scores' for each of 'shots'"),
+        ({"scores": [[0.0] * 3] * 2}, f"{len(LEVELS)} 'scores' for each of 'shots'"),
+        ({"scores": FALLING}, "'scores' that rise from level to level"),
+        ({"floors": [[0.5] * 9] * 2}, "10 'floors' for each of 'shots'"),
+        ({"floors": [[0.5] * 9 + [-0.1]] * 2}, "'floors' from 0 to 1"),
+        ({"floors": [[1.1] + [0.5] * 9] * 2}, "'floors' from 0 to 1"),
+    ],
+)
+def test_a_calibration_that_nobody_fitted_is_refused(change, message):
+    with pytest.raises(RunError, match=re.escape(f"a calibration must have {message}, and this one has not.")):
+        Calibration.from_json({**GOOD, **change})
+
+
+def test_a_calibration_at_the_edge_of_what_can_be_is_read():
+    """Equal scores, floors of 0 and 1, numbers of rows from 0 on that rise by one; or nothing but temperatures."""
+    assert Calibration.from_json(GOOD).temperature == (1.0, 0.5)
+    assert Calibration.from_json({**GOOD, "scores": [], "floors": []}).scores == ()
+    almost = [[0.0, -5e-7, *[0.0] * (len(LEVELS) - 2)]] * 2  # as rounding may leave them
+    assert Calibration.from_json({**GOOD, "scores": almost}).scores[0][1] == -5e-7
+
+
+def test_without_a_fit_there_are_no_groups_and_no_floors():
+    plain = Calibration((0,), (1.0,))
+    assert (plain.groups, hash(plain)) == (0, hash(Calibration((0,), (1.0,))))
+    np.testing.assert_array_equal(plain.at(3).floors, np.zeros(len(SET_LEVELS)))
+    assert len(jax.tree.leaves(plain.at(3))) == 3  # whether it was fitted is no number
+
+
+def test_beyond_the_levels_fitted_floors_go_on_to_none_and_all():
+    """The likeliest class alone promises nothing, all classes everything."""
+    row = tuple(np.linspace(0.6, 0.1, len(SET_LEVELS)))
+    finish = Calibration((5,), (1.0,), (), 60, (row,)).at(5)
+    for coverage, floor in ((0.0, 1.0), (0.25, (1 + 0.6) / 2), (0.5, 0.6), (0.995, 0.05), (1.0, 0.0)):
+        assert finish.floor(coverage) == pytest.approx(floor, abs=1e-5)
+    several = Calibration((2, 5), (1.0, 1.0), (), 60, (row, row)).at(np.array([[2, 3, 5]]))
+    np.testing.assert_allclose(several.floor(0.5), np.full((1, 3), 0.6), rtol=1e-5)
+
+
+def test_a_class_just_at_the_floor_is_in_the_set():
+    np.testing.assert_array_equal(class_sets(np.array([[0.5, 0.25, 0.25]]), np.array([0.25])), [[True, True, True]])
+
+
+def test_pooled_quantiles_are_counted_by_hand():
+    """Four scores worth three free ones: each holds 3/16 of what is to come, either end 1/8 and what lies beyond."""
+    scores = np.array([[30.0, 99.0], [10.0, -99.0], [20.0, 99.0], [40.0, -99.0]])
+    weight = np.array([[1.0, 0.0]] * 4)  # up to each: 0.3125, 0.5, 0.6875, 0.875
+    found = dict(zip(LEVELS, calibration._pooled_scores(scores, weight, 3.0), strict=True))
+    wanted = {0.005: 10.0, 0.3: 10.0, 0.35: 20.0, 0.45: 20.0, 0.5: 20.0, 0.55: 30.0, 0.65: 30.0, 0.7: 40.0, 0.995: 40.0}
+    assert {level: found[level] for level in wanted} == wanted
+
+
+def test_free_rows_follow_from_the_spread_of_means():
+    """Written out, where neither bound is met: rows tied somewhat, one of them padding, groups drawn twice."""
+    values = draw(stats.norm, size=(8, 1), random_state=1) * 0.5 + draw(stats.norm, size=(8, 6), random_state=2) + 3
+    weight = np.ones((8, 6))
+    values[2, 5], weight[2, 5] = 50.0, 0.0
+    real = [np.concatenate([values[i][weight[i] > 0], values[i + 4][weight[i + 4] > 0]]) for i in range(4)]
+    mean = np.concatenate(real).mean()
+    spread = np.var([one.mean() for one in real], ddof=1)
+    want = 4 * np.mean([np.square(one - mean).mean() for one in real]) / spread
+    assert 4 < want < 47
+    assert free_rows(values, weight, 4) == pytest.approx(want)
+
+
+@pytest.mark.parametrize(("is_class", "what"), [(True, "sets of classes"), (False, "intervals")])
+def test_too_few_groups_to_calibrate_on_are_said(is_class, what):
+    (said,) = caution(16, is_class)  # the root of 0.8 0.2 / 18 is 9.43 %
+    assert said.startswith(f"{what} without labelled rows rest on 16 groups to calibrate on and may not hold")
+    assert "typically hold 9 points more or fewer; 19 groups or more would be better" in said
+    assert len(caution(18, is_class)) == 1
+    assert caution(19, is_class) == []

@@ -1,10 +1,13 @@
 """Coverage group by group: counts by hand, and guarantees on synthetic tables whose truth is known."""
 
+from dataclasses import FrozenInstanceError
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from stmaml.metrics import share_interval, summarise_share
+from stmaml.tables import coverage
 from stmaml.tables.coverage import group_reach, missed_groups
 from tests.table_data import draw
 
@@ -74,9 +77,10 @@ def test_without_the_correction_many_groups_miss_theirs_and_labelled_rows_shorte
 def test_padding_changes_nothing_and_the_leave_one_out_line_is_right():
     scores, _, _ = tables(1, 25, 12, 0.5, seed=4)
     few, rest = scores[0, :, :2], scores[0, :, 2:]
-    padded, weight = np.pad(rest, ((0, 0), (0, 3)), constant_values=99.0), np.pad(np.ones((25, 10)), ((0, 0), (0, 3)))
-    found = group_reach(few, padded, weight, few[0])
-    assert found == pytest.approx(group_reach(few, rest, np.ones((25, 10)), few[0]))
+    found, weight = group_reach(few, rest, np.ones((25, 10)), few[0]), np.pad(np.ones((25, 10)), ((0, 0), (0, 3)))
+    for nothing in (99.0, 0.0):
+        padded = np.pad(rest, ((0, 0), (0, 3)), constant_values=nothing)
+        assert group_reach(few, padded, weight, few[0]) == pytest.approx(found)
     size, reach = np.log(np.sqrt(np.square(few).mean(1))), np.log(np.abs(rest).max(1))  # 9.9 of 11: the largest of ten
     off = []
     for i in range(25):
@@ -90,3 +94,28 @@ def test_padding_changes_nothing_and_the_leave_one_out_line_is_right():
 def test_too_few_groups_promise_nothing():
     scores, _, _ = tables(1, 8, 12, 0.5, seed=4)
     assert np.isinf(group_reach(scores[0, :, :2], scores[0, :, 2:], np.ones((8, 10)), scores[0, 0, :2]))
+
+
+def test_nine_groups_are_enough_and_promise_the_farthest():
+    scores, _, _ = tables(1, 9, 12, 0.5, seed=4)
+    reach = np.abs(scores[0]).max(1)  # 11.7 of 13, rounded up
+    off = [np.log(reach[i]) - np.log(np.delete(reach, i)).mean() for i in range(9)]
+    found = group_reach(scores[0, :, :0], scores[0], np.ones((9, 12)), scores[0, 0, :0])
+    assert found == pytest.approx(np.exp(np.log(reach).mean() + max(off)))
+
+
+def test_the_reach_is_the_row_that_so_many_do_not_exceed():
+    """Of twenty rows and one to come 18.9, so the nineteenth; of nine 9, so the last; a missing row counts for none."""
+    scores = np.stack([np.arange(1.0, 21.0), np.arange(-1.0, -21.0, -1.0)])
+    weight = np.stack([np.ones(20), np.arange(20) < 9])
+    np.testing.assert_array_equal(coverage._reach(scores, weight, 0.9), [19.0, 9.0])
+
+
+def test_scores_of_nothing_have_a_logarithm():
+    np.testing.assert_allclose(coverage._design(np.zeros((2, 3))), [[1.0, np.log(1e-6)]] * 2)
+    np.testing.assert_allclose(coverage._reach(np.zeros((1, 3)), np.ones((1, 3)), 0.9), [1e-6])
+
+
+def test_counts_of_missed_groups_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        missed_groups(np.zeros(1, dtype=int), np.ones(1, dtype=bool)).share = 0.0  # type: ignore[misc]

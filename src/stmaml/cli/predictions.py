@@ -8,6 +8,7 @@ from rich.console import Console
 
 from stmaml.cli.showing import table_of
 from stmaml.numbers import plain, share, to_place
+from stmaml.pool.guarantee import HIGH, LOW
 from stmaml.pool.usual import in_words
 from stmaml.tables.answers import level_name
 from stmaml.tables.schema import Schema
@@ -62,9 +63,14 @@ def _said(frame: pl.DataFrame, schema: Schema, levels: Sequence[float]) -> list[
     centre = [to_place(value, unit) for value in frame["prediction"]]
     if len(levels) < 2:
         return [("prediction", centre), ("spread", [to_place(value, unit) for value in frame["std"]])]
-    ends = zip(*(frame[level_name(level)] for level in (levels[0], levels[-1])), strict=True)
     width = f"{100 * (levels[-1] - levels[0]):.4g} % interval"
-    return [("prediction", centre), (width, [f"{to_place(a, unit)} to {to_place(b, unit)}" for a, b in ends])]
+    found = [("prediction", centre), (width, _ends(frame, level_name(levels[0]), level_name(levels[-1]), unit))]
+    return [*found, *([("in 9 of 10 groups", _ends(frame, LOW, HIGH, unit))] if LOW in frame.columns else [])]
+
+
+def _ends(frame: pl.DataFrame, low: str, high: str, unit: float) -> list[str]:
+    ends = zip(frame[low], frame[high], strict=True)
+    return ["" if a is None else f"{to_place(a, unit)} to {to_place(b, unit)}" for a, b in ends]
 
 
 def _unusual(frame: pl.DataFrame, task: str) -> list[str]:

@@ -19,7 +19,7 @@ from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.reproduce_all import ALL, reproduce_all
 from stmaml.cli.showing import plain_console, without_nan
 from stmaml.cli.stopping import StopRequest, stop_requests
-from stmaml.compiled import quick_flags
+from stmaml.compiled import quick_compilation
 from stmaml.errors import at_least
 from stmaml.reproduction import Filling, Row, cells, given
 from stmaml.training import Diverged, Interrupted
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
     usual = BENCHMARKS[name].budgets.named(flags.budget)
     budget = dataclasses.replace(usual, **given(seeds=flags.seeds, samples=flags.samples))
     if budget.quick:
-        os.environ.setdefault("XLA_FLAGS", quick_flags())  # read when the first program is compiled
+        os.environ.setdefault("XLA_FLAGS", quick_compilation())  # read when the first program is compiled
     changes = named(flags.tasks, arguments)
     out = flags.out or Path("runs") / "-".join([name, flags.budget, *(_short(*change) for change in changes.items())])
     console = plain_console(stderr=True)

@@ -144,8 +144,8 @@ class _Listener:
         """From now on signals are answered. One that was ignored from the start, as in the background, stays so."""
         heard, written = os.pipe()
         os.set_blocking(written, False)
-        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         threading.Thread(target=self._answer, args=(heard,), daemon=True, name="signals").start()
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         for number in STOPPING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda number, frame: None)  # the thread reads its number

@@ -12,13 +12,14 @@ from stmaml.errors import SourceError
 from stmaml.pool.base import Fitted, Forecast, Member, Tasks
 from stmaml.pool.crossfit import HeldOut, fold_fits, folds_of, held_out_tasks, out_of_fold
 from stmaml.pool.group_effects import effects_of_table
+from stmaml.pool.guarantee import learn_reaches
 from stmaml.pool.importance import Shaken, importance_of, places_of, shake, shaken_arrays
 from stmaml.pool.model import PoolModel
 from stmaml.pool.opening import PoolTable
 from stmaml.pool.pooling import Pooling, learn_pooling
 from stmaml.pool.registry import members_named
 from stmaml.pool.result import result_of
-from stmaml.pool.scoring import score_held_out
+from stmaml.pool.scoring import fold_poolings, score_held_out
 from stmaml.pool.store import PoolRun, PoolSettings
 from stmaml.pool.usual import learn_usual
 from stmaml.progress import remark, tell
@@ -111,14 +112,15 @@ def _pooled(
     pooling = learn_pooling(held)
     usual = learn_usual(pooling, held[0])
     scale = 1.0 if table.schema.target.is_class else table.schema.target.std
-    scored = score_held_out(held, scale)
+    folds = fold_poolings(held)
+    scored = score_held_out(folds, scale)
     result = {**result_of(table, pooling, held, scored), "seconds": seconds}
     if store is not None:
         result["importance"] = _importance(table, pooling, scale, store)
     members = {name: fitted[name] for name in pooling.used()}
     config, schema = table.config, table.schema
     known = kept_columns(table.frame, schema, table)
-    model = PoolModel(config, schema, table.factors, pooling, usual, members, known)
+    model = PoolModel(config, schema, table.factors, pooling, usual, members, known, learn_reaches(folds))
     if store is not None:
         if not schema.target.is_class:
             store.save_effects(effects_of_table(table))

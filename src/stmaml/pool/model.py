@@ -8,6 +8,7 @@ import polars as pl
 from jaxtyping import Float, Int, Shaped
 
 from stmaml.pool.base import Fitted, Forecast, GroupedRows, Tasks
+from stmaml.pool.guarantee import HIGH, LOW, Reaches, ends_at, notes_on, reach_of, usable
 from stmaml.pool.pooling import Pooling
 from stmaml.pool.rows import Factors, columns_of, grouped_rows, in_order, nested
 from stmaml.pool.suggesting import suggested
@@ -36,6 +37,8 @@ class PoolModel:
     members: dict[str, Fitted]
     known: pl.DataFrame
     """Rows of the training table, and what was added since."""
+    reaches: Reaches | None = None
+    """How far intervals must reach to hold in most groups; none for classes."""
 
     @property
     def calibration(self) -> Calibration:
@@ -50,6 +53,7 @@ class PoolModel:
         levels: Sequence[float] = DEFAULT_LEVELS,
         coverage: float = 0.9,
         suggest: int = 0,
+        guarantee: bool = False,
         seed: int = 0,
         num_samples: int = 20,
     ) -> Answer:
@@ -60,15 +64,19 @@ class PoolModel:
             levels: which quantiles to give.
             coverage: how likely the true class is to be in the set of classes that is given.
             suggest: in each group, rank so many rows whose labels would tell most.
+            guarantee: add intervals that hold 90 % of a group's rows in nine new groups of ten.
             seed: of nothing here, as is `num_samples`: a pool draws nothing. They are what a single method takes.
         """
         del seed, num_samples
         notes: list[str] = []
+        reaches = usable(self.reaches, self.schema.target.is_class) if guarantee else None
         asked = self._matched(query, support, notes)
         columns: dict[str, np.ndarray] = {}
         done = 0
         for tasks in asked.chunks():
-            for name, values in self._respond(tasks, asked, levels, coverage, suggest).items():
+            said = self._respond(tasks, levels, coverage, suggest)
+            said |= {} if reaches is None else self._guaranteed(reaches, tasks, asked, notes)
+            for name, values in said.items():
                 column = columns.setdefault(name, _blank(values, asked.height))
                 column[tasks.asked - asked.first] = values
             done += len(tasks.asked)
@@ -151,9 +159,18 @@ class PoolModel:
         place[found.order] = np.repeat(np.arange(len(found.names)), found.count)
         return grouped_rows(self.schema, self.factors, frame, place, notes=[], label="the rows known before")
 
-    def _respond(
-        self, tasks: Tasks, asked: "_Asked", levels: Sequence[float], coverage: float, suggest: int
-    ) -> dict[str, np.ndarray]:
+    def _guaranteed(self, reaches: Reaches, tasks: Tasks, asked: "_Asked", notes: list[str]) -> dict[str, np.ndarray]:
+        """Ends of intervals that hold in most groups."""
+        ordered = self.config.table.order is not None
+        reach = reach_of(reaches, self.pooling, self.forecasts, tasks, ordered=ordered)
+        sizes = [len(rows) for rows in tasks.query]
+        shots = np.repeat(tasks.shots, sizes)
+        finished = self.pooling.finished(self.pooling.mixture(self.forecasts(tasks), shots), shots)
+        low, high = ends_at(finished, np.repeat(reach, sizes)) * self.schema.target.std + self.schema.target.mean
+        notes.extend(note for note in notes_on(reaches, tasks.shots, reach, asked.num_known) if note not in notes)
+        return {LOW: low, HIGH: high}
+
+    def _respond(self, tasks: Tasks, levels: Sequence[float], coverage: float, suggest: int) -> dict[str, np.ndarray]:
         said = self.forecasts(tasks)
         sizes = [len(rows) for rows in tasks.query]
         shots = np.repeat(tasks.shots, sizes)

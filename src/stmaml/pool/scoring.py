@@ -31,17 +31,23 @@ class Scored:
     """Of the pool: the share of each group's rows that intervals (or sets) hold before and after, by name."""
 
 
-def score_held_out(held: Sequence[HeldOut], scale: float = 1.0) -> list[Scored]:
-    """Scores for each number of labelled rows. In each fold, weights and calibration come from all other folds.
+Folds = Sequence[tuple[Pooling, Sequence[HeldOut]]]
 
-    `scale` is the spread of the targets, in which those of `held` are measured."""
-    parts: list[list[Scored]] = [[] for _ in held]
-    for _, others, mine in by_fold(held):
-        if all(len(one.tasks) for one in others):
-            pooling = learn_pooling(others)
-            for place, one in enumerate(mine):
-                if len(one.tasks):
-                    parts[place].append(score_with(one, pooling, scale))
+
+def fold_poolings(held: Sequence[HeldOut]) -> Folds:
+    """What was held out in each fold, with weights and calibration from all other folds."""
+    parts = by_fold(held)
+    return [(learn_pooling(others), mine) for _, others, mine in parts if all(len(one.tasks) for one in others)]
+
+
+def score_held_out(folds: Folds, scale: float = 1.0) -> list[Scored]:
+    """Scores for each number of labelled rows. `scale` is the spread of the targets, in which those held out are
+    measured."""
+    parts: list[list[Scored]] = [[] for _ in folds[0][1]] if folds else []
+    for pooling, mine in folds:
+        for place, one in enumerate(mine):
+            if len(one.tasks):
+                parts[place].append(score_with(one, pooling, scale))
     return [_joined(some) for some in parts if some]
 
 

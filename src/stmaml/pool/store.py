@@ -12,6 +12,7 @@ import polars as pl
 from stmaml.errors import RunError
 from stmaml.pool.base import Arrays, Fitted, Forecast
 from stmaml.pool.group_effects import GroupEffects
+from stmaml.pool.guarantee import Reaches
 from stmaml.pool.kind import POOL, is_pool
 from stmaml.pool.model import PoolModel
 from stmaml.pool.pooling import Pooling
@@ -169,6 +170,7 @@ class PoolRun:
             "pooling": model.pooling.to_json(),
             "usual": dataclasses.asdict(model.usual),
             "factors": model.factors.levels,
+            "reaches": None if model.reaches is None else model.reaches.to_json(),
         }
         write_sealed(self.pool_path, about)
 
@@ -188,7 +190,9 @@ class PoolRun:
         factors = Factors({name: tuple(levels) for name, levels in about["factors"].items()})
         assert config.schema is not None
         schema = Schema.from_json(config.schema)
-        return PoolModel(config, schema, factors, pooling, Usual.from_json(about["usual"]), members, self.known())
+        usual, said = Usual.from_json(about["usual"]), about.get("reaches")
+        reaches = None if said is None else Reaches.from_json(said)
+        return PoolModel(config, schema, factors, pooling, usual, members, self.known(), reaches)
 
     def result(self) -> dict[str, Any]:
         """What the scores said."""

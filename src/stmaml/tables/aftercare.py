@@ -106,8 +106,10 @@ class Judge(eqx.Module):
         """The scores of one task; under `held` what recalibration brings."""
         finished = self.recalibration(prediction)
         scores = score_task(finished, query.y, query.weight)
-        held = self._sets if prediction.target == "class" else self._intervals
-        return {**scores, "held": weighted_mean(held(prediction, query), query.weight)}
+        if prediction.target != "class":
+            return {**scores, "held": weighted_mean(self._intervals(prediction, query), query.weight)}
+        held = weighted_mean(self._sets(prediction, query), query.weight)
+        return {**scores, "sets90": held[-2], "held": held}
 
     def _intervals(self, prediction: Prediction, query: Examples) -> Float[Array, "n 9"]:
         """For each of NOMINAL: whether the interval holds the target before and after, and how wide it then is."""
