@@ -28,6 +28,7 @@ from stmaml.serving.schema import Refused
 from stmaml.serving.service import Service
 from stmaml.shipped import load_pretrained
 from stmaml.tasks import Examples
+from tests.idx_files import grey, write_family
 
 SIZES = Sizes(shots=(4, 8), rows=(4, 16), draws=8)
 SHIPPED = shipped_sources()[0].folder
@@ -104,8 +105,14 @@ def test_no_request_compiles(served):
             for rows in (1, 5, 40):
                 query = {"x": np.ones((rows, 2)).tolist()}
                 Service.of([served]).predict("shipped", {"support": support, "query": query, "draws": 3, "seed": count})
-            Service.of([served]).extra("shipped", "optimum", {"support": support})
+            Service({"shipped": served}, ready=True).extra("shipped", "optimum", {"support": support})
     assert found == []
+
+
+def test_what_is_extra_is_not_compiled_by_a_request(served):
+    with pytest.raises(Refused, match="'optimum' is still being compiled") as refusal:
+        Service.of([served]).extra("shipped", "optimum", {"support": {"x": [], "y": []}})
+    assert (refusal.value.status, refusal.value.wait) == (503, 10)
 
 
 def test_a_program_that_is_not_ready_is_not_waited_for(served):
@@ -186,15 +193,21 @@ def test_examples_of_every_family_begin_near_their_truth():
         assert np.abs(np.interp(points[:, 0], x, y) - points[:, 1]).max() < 0.5, one["name"]
 
 
-def test_small_digits_stand_in_for_pictures(monkeypatch):
+def test_drawn_pictures_stand_in_for_those_of_files(monkeypatch):
     monkeypatch.delenv("STMAML_DATA", raising=False)
-    source, names = pixels.source_of(pixels.Config(), asked=False)
-    assert (source.album.shape, names) == ((28, 28), ("digits",))
-    shown = pixels.pictures(source.album, names)
-    assert len(shown) == pixels.SHOWN
-    assert all(len(one["grey"]) == 784 and max(one["grey"]) > 200 for one in shown)
+    source, shown = pixels.tasks_of(replace(pixels.Config(), inputs="waves"), asked=False, drawn=False)
+    assert (source.album.shape, source.settings.inputs) == ((28, 28), "waves")
+    assert len(shown) == source.album.counts[0] > 8
+    assert all(len(one["grey"]) == 784 and max(one["grey"]) > 150 for one in shown)
     with pytest.raises(SourceError):
-        pixels.source_of(replace(pixels.Config(), data="/nowhere"), asked=True)
+        pixels.tasks_of(replace(pixels.Config(), data="/nowhere"), asked=True, drawn=True)
+
+
+def test_a_shipped_learner_of_pictures_begins_with_drawn_ones_whatever_files_there_are(tmp_path):
+    write_family(tmp_path / "mnist", train=grey(30, height=28, width=28), test=grey(30, height=28, width=28))
+    settings = replace(pixels.Config(), data=str(tmp_path))
+    names = {drawn: pixels.tasks_of(settings, asked=False, drawn=drawn)[1][0]["name"] for drawn in (False, True)}
+    assert names == {False: "mnist 1", True: "two"}
 
 
 def test_years_are_kept_beside_weights(tmp_path):

@@ -15,11 +15,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stmaml.experiments import with_inner_steps
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, predict_with
 from stmaml.methods.wrapper import inner_loop
-from stmaml.serving.schema import Refused
+from stmaml.serving.schema import WAIT, Refused
 from stmaml.tasks import Examples, TaskSpec, Weight
 
 BAND = (0.05, 0.95)
-WAIT = 10  # seconds after which a program may have been compiled
 Answers = dict[str, np.ndarray]
 
 
