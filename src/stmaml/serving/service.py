@@ -53,8 +53,9 @@ class Service:
     def about(self, name: str) -> Json:
         """All that is known of a learner."""
         one = self.find(name)
-        extras = list(one.forms.extras)
-        return {**one.about, "card": one.card.text, "extras": extras, "material": one.material()}
+        ready = self.ready or any(name == known for known, _ in self.compiled)
+        told = {"card": one.card.text, "extras": list(one.forms.extras), "ready": ready}
+        return {**one.about, **told, "material": one.material()}
 
     def predict(self, name: str, body: Any) -> Json:
         """Adapts and predicts in one call."""
