@@ -3,11 +3,13 @@
     stmaml evaluate runs/best-completion --data digits
     python studies/ship.py runs/best-completion completion --data digits --half
 
-The card is filled from the run's settings and scores. Weights in half precision (--half) are refused where they move a
-score on validation tasks by more than a tenth of its 95 % interval."""
+The card is filled from the run's settings and scores, or from those that studies/timed.py told (--log). Weights in half
+precision (--half) are refused where they move a score on validation tasks by more than a tenth of its 95 % interval."""
 
 import argparse
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,8 @@ STATIONS = {
 LABELLED = 10  # days of a year that are labelled at first
 PARITY_TASKS, PARITY_SAMPLES = 200, 8
 MOST_MOVED = 0.1  # of a score's 95 % interval
+HALF = "is half a 95 % interval over tasks"
+YEAR_AND_SHOTS = re.compile(r"^(\d{4})-(\d+)$")
 
 
 def main() -> None:
@@ -80,7 +84,9 @@ def main() -> None:
         benchmark, load_learner(run, experiment, spec, benchmark.own_scaling), load_shipped(folder)
     )
     words = parity_words(before, after)
-    ship(run, spec, folder, card=card_of(flags.name, run, flags.half, words if flags.half else ""), half=flags.half)
+    scores = scores_of(run) if flags.log is None else scores_told(flags.log.read_text())
+    card = card_of(flags.name, run, flags.half, [*scores, *([words] if flags.half else [])])
+    ship(run, spec, folder, card=card, half=flags.half)
     if experiment.benchmark == "weather":
         save_examples(folder, years_to_play_with(experiment, flags.data))
     size = sum(path.stat().st_size for path in folder.iterdir())
@@ -94,6 +100,7 @@ def parsed() -> Any:
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
     parser.add_argument("--data", help="where the files of the run's benchmark lie")
+    parser.add_argument("--log", type=Path, help="what studies/timed.py said, where it scored the run")
     parser.add_argument("--half", action="store_true", help="weights in float16")
     parser.add_argument("--into", type=Path, help="folder of shipped learners, if not the package's")
     return parser.parse_args()
@@ -144,8 +151,8 @@ def _year(test: Any, file: int, name: str) -> Example:
     )
 
 
-def card_of(name: str, run: Run, half: bool, parity: str) -> str:
-    """The card, from the run's settings, provenance and scores."""
+def card_of(name: str, run: Run, half: bool, scores: list[str]) -> str:
+    """The card, from the run's settings and provenance, with its scores."""
     config = run.config()
     benchmark, method = config["benchmark"]["name"], config["method"]["name"]
     count = sum(array.size for array in read_arrays(run.learner_path).values())
@@ -158,7 +165,7 @@ def card_of(name: str, run: Run, half: bool, parity: str) -> str:
         ],
         "Data": [DATA.get(benchmark, "See the page of the benchmark.")],
         "Settings": ["\n".join(settings_of(config))],
-        "Scores": [*scores_of(run), *([parity] if parity else [])],
+        "Scores": scores,
         "Limits": [
             LIMITS.get(benchmark, "Tasks like those of its benchmark."),
             "Scores hold for tasks drawn like those above. On others, look at a few answers first.",
@@ -193,14 +200,32 @@ def scores_of(run: Run) -> list[str]:
     tests = [summary for summary in run.scores().values() if not summary.get("row")]
     if not tests:
         return ["None were saved with the run."]
-    names = [name for name in in_order(tests[0]["metrics"]) if all(name in test["metrics"] for test in tests)]
-    heads = [metric(name).label for name in names]
-    rows = [[label, *(with_interval(test["metrics"][name]) for name in names)] for label, test in labelled(tests)]
-    table = ["test tasks", *heads], ["---"] * (len(names) + 1), *rows
-    counts = sorted({test["tasks"] for test in tests})
-    samples = sorted({test["samples"] for test in tests})
-    about = f"{' or '.join(f'{n:,}' for n in counts)} test tasks each, {' or '.join(map(str, samples))} samples a task"
-    return [f"± is half a 95 % interval over tasks; {about}.", "\n".join(f"| {' | '.join(row)} |" for row in table)]
+    samples = max(test["samples"] for test in tests)
+    chosen = [test for test in tests if test["samples"] == samples]
+    counts = " or ".join(f"{n:,}" for n in sorted({test["tasks"] for test in chosen}))
+    about = f"{counts} test tasks each, {samples} samples a task"
+    return [f"± {HALF}; {about}.", table_of([(label, test["metrics"]) for label, test in labelled(chosen)])]
+
+
+def scores_told(log: str) -> list[str]:
+    """The scores that stand in a log of studies/timed.py."""
+    events = [json.loads(line) for line in log.splitlines() if '"event": "score"' in line]
+    if not events:
+        raise SystemExit("the log has no scores.")
+    rows = [(told["test"], {k: _summary(v) for k, v in told.items() if isinstance(v, list)}) for told in events]
+    return [f"± {HALF}.", table_of([(YEAR_AND_SHOTS.sub(r"\1, \2 labelled days", name), row) for name, row in rows])]
+
+
+def _summary(told: list[float]) -> Summary:
+    return {"mean": told[0], "ci95": told[1]}
+
+
+def table_of(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Scores that all rows have, with their intervals."""
+    names = [name for name in in_order(rows[0][1]) if all(name in scores for _, scores in rows)]
+    cells = [[label, *(with_interval(scores[name]) for name in names)] for label, scores in rows]
+    lines = ["test tasks", *(metric(name).label for name in names)], ["---"] * (len(names) + 1), *cells
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def labelled(tests: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
