@@ -22,7 +22,7 @@ from stmaml.evaluation import evaluate
 from stmaml.experiments import EvaluateConfig, Experiment, load_experiment, load_learner
 from stmaml.metric_table import in_order, metric
 from stmaml.metrics import Summary
-from stmaml.numbers import plain, with_interval
+from stmaml.numbers import with_interval
 from stmaml.run_files import read_arrays
 from stmaml.runs import Run
 from stmaml.serving.examples import Example, save_examples
@@ -68,6 +68,7 @@ STATIONS = {
 LABELLED = 10  # days of a year that are labelled at first
 PARITY_TASKS, PARITY_SAMPLES = 200, 8
 MOST_MOVED = 0.1  # of a score's 95 % interval
+SHOWN = ("accuracy", "bce", "bce_unseen", "mse", "nll", "crps", "coverage90", "width90")
 HALF = "is half a 95 % interval over tasks"
 YEAR_AND_SHOTS = re.compile(r"^(\d{4})-(\d+)$")
 
@@ -186,7 +187,7 @@ def settings_of(config: dict[str, Any]) -> list[str]:
         "labelled examples in training": f"{most}" if fewest in (None, most) else f"{fewest} to {most}",
         "steps": f"{training['steps']:,} of {training['tasks_per_batch']} tasks",
         "chosen by": f"{training['val_metric']} on {training['val_tasks']} validation tasks",
-        "trained": f"{when}, on {device}, with stmaml {config.get('versions', {}).get('stmaml', 'unknown')}",
+        "trained": f"{when}, on {device}",
     }
     if "input_range" in tasks:
         told = {"inputs": "{:g} to {:g}".format(*tasks["input_range"]), "noise": f"{tasks['noise']:g}", **told}
@@ -222,7 +223,7 @@ def _summary(told: list[float]) -> Summary:
 
 def table_of(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Scores that all rows have, with their intervals."""
-    names = [name for name in in_order(rows[0][1]) if all(name in scores for _, scores in rows)]
+    names = [name for name in SHOWN if all(name in scores for _, scores in rows)]
     cells = [[label, *(with_interval(scores[name]) for name in names)] for label, scores in rows]
     lines = ["test tasks", *(metric(name).label for name in names)], ["---"] * (len(names) + 1), *cells
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -231,9 +232,10 @@ def table_of(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 def labelled(tests: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     """Tests with what tells them apart, in the order of their labelled examples."""
     ordered = sorted(tests, key=lambda test: (test["conditions"]["tasks"].get("shots", 0), test["task_set"]))
-    shared = set.intersection(*(set(test["task_set"].split("/")) for test in ordered)) if len(ordered) > 1 else set()
+    shared = set.intersection(*(set(test["task_set"].split("/")) for test in ordered))
     apart = [", ".join(part for part in test["task_set"].split("/") if part not in shared) for test in ordered]
-    return [(words or plain(i + 1), test) for i, (words, test) in enumerate(zip(apart, ordered, strict=True))]
+    told = [re.sub(r"shots(\d+)", r"\1 labelled", words) or "as in training" for words in apart]
+    return list(zip(told, ordered, strict=True))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def test_a_card_has_a_row_for_each_test():
         found[str(shots)] = {**about, **scores}
     words, table = study().scores_of(SimpleNamespace(scores=lambda: found))
     assert "1,000 test tasks each, 20 samples" in words
-    assert table.splitlines()[2:] == ["| shots2 | 0.250 ± 0.010 |", "| shots10 | 0.0500 ± 0.010 |"]
+    assert table.splitlines()[2:] == ["| 2 labelled | 0.250 ± 0.010 |", "| 10 labelled | 0.0500 ± 0.010 |"]
 
 
 def test_scores_in_a_log_are_read():
