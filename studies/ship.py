@@ -214,6 +214,7 @@ def scores_told(log: str) -> list[str]:
     if not events:
         raise SystemExit("the log has no scores.")
     rows = [(told["test"], {k: _summary(v) for k, v in told.items() if isinstance(v, list)}) for told in events]
+    rows.sort(key=lambda row: [-int(part) for part in row[0].split("-") if part.isdigit()][::-1], reverse=True)
     return [f"± {HALF}.", table_of([(YEAR_AND_SHOTS.sub(r"\1, \2 labelled days", name), row) for name, row in rows])]
 
 

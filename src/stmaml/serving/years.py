@@ -12,7 +12,7 @@ from stmaml.serving.examples import Example, example_of, load_examples
 from stmaml.serving.programs import Sizes
 from stmaml.tasks import TaskSpec
 
-SIZES = Sizes(shots=(32, 128), rows=(16, 366), draws=32)
+SIZES = Sizes(shots=(16, 64), rows=(16, 366), draws=16)
 
 
 def open_run(run: Run, card: Card, data: str | None) -> ArrayServed:
