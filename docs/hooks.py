@@ -12,6 +12,7 @@ DOCS = "docs"
 # Pages that stand at the top of the repository, and their names in the site.
 TOP = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
 ADDRESSES = {path: address for address, path in TOP.items()}
+CARDS = "pretrained.md"  # below it, the site has the cards that it links to
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -26,7 +27,14 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """A page whose links to pages lead to them in the site, and whose links to other files are names in plain text."""
     address = page.file.src_uri
     place = ADDRESSES.get(address, f"{DOCS}/{address}")
+    markdown += cards() if address == CARDS else ""
     return LINK.sub(lambda link: _relinked(link, place, address), markdown)
+
+
+def cards() -> str:
+    """All model cards, their headings a level lower."""
+    found = sorted((ROOT / "src/stmaml/pretrained").glob("*/card.md"))
+    return "\n" + "\n".join(re.sub(r"^#", "##", card.read_text(), flags=re.MULTILINE) for card in found)
 
 
 def _relinked(link: re.Match[str], place: str, address: str) -> str:

@@ -43,7 +43,7 @@ def test_a_plan_counts_tasks_and_says_what_is_missing(stmaml):
     code, out, _ = stmaml("reproduce", "all", "--plan", "--budget", "cpu")
     assert code == 0
     assert "lacks mnist: stmaml data fetch mnist" in out
-    assert "for the 1 whose data are there" in out
+    assert "for the 1 of 5 whose data are there" in out
     table = reproduce_all.plan_table("regression2d", "cpu", reproduce_all.Path("runs"))
     rows = sum(bool(presets("regression2d", method)) for method in METHODS) + len(ABLATIONS)
     assert (table.rows, table.tasks) == (rows, 4_000 * 3 * 25 * rows)

@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -62,13 +63,42 @@ def test_a_run_becomes_a_shipped_folder(tmp_path, monkeypatch, capsys):
     words = ["ship.py", str(source), "again", "--half", "--into", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", words)
     study().main()
-    assert "of their spread" in capsys.readouterr().out
+    assert "of its 95 % interval" in capsys.readouterr().out
     card = (tmp_path / "again" / "card.md").read_text()
-    assert "weights in float16" in card
+    assert "half precision" in card
+    assert "| labelled examples in training | 10 |" in card
     assert (tmp_path / "again" / "learner.npz").stat().st_size < 0.7 * (source / "learner.npz").stat().st_size
     one, other = (jax.tree.leaves(learner) for learner in (load_shipped(source), load_shipped(tmp_path / "again")))
     for a, b in zip(one, other, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-3, rtol=1e-3)
+
+
+def test_a_card_has_a_row_for_each_test():
+    found = {}
+    for shots in (10, 2):
+        about = {"task_set": f"regression2d/noise0.3/shots{shots}", "tasks": 1000, "samples": 20}
+        scores = {"metrics": {"nll": {"mean": 0.5 / shots, "ci95": 0.01}}, "conditions": {"tasks": {"shots": shots}}}
+        found[str(shots)] = {**about, **scores}
+    words, table = study().scores_of(SimpleNamespace(scores=lambda: found))
+    assert "1,000 test tasks each, 20 samples" in words
+    assert table.splitlines()[2:] == ["| 2 labelled | 0.250 ± 0.010 |", "| 10 labelled | 0.0500 ± 0.010 |"]
+
+
+def test_scores_in_a_log_are_read():
+    line = '{"run": "a", "event": "score", "test": "2022-10", "mse": [30.5, 2.0], "nll": [2.6, 0.05]}'
+    _, table = study().scores_told(f"words\n{line}\n")
+    assert table.splitlines()[0] == "| test tasks | mean squared error | negative log-likelihood |"
+    assert table.splitlines()[2] == "| 2022, 10 labelled days | 30.5 ± 2.0 | 2.60 ± 0.050 |"
+    with pytest.raises(SystemExit, match="no scores"):
+        study().scores_told("words")
+
+
+def test_scores_that_move_are_told():
+    made = study()
+    before, after = ({"nll": {"mean": mean, "ci95": 0.1}} for mean in (1.0, 1.05))
+    assert made.worst_move(before, after) == pytest.approx(0.5)
+    assert made.worst_move(before, before) == 0
+    assert "1 and 1.05; no score moves by more than 0.5" in made.parity_words(before, after)
 
 
 def test_no_shipped_folder_says_where_files_lay(tmp_path):

@@ -157,6 +157,11 @@ def test_every_page_is_in_the_navigation():
     assert {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} | at_the_top == named
 
 
+def test_every_shipped_learner_is_on_the_page_of_trained_learners():
+    page = (DOCS / "pretrained.md").read_text()
+    assert all(f"../src/stmaml/pretrained/{name}/card.md" in page for name in package.pretrained_names())
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
 
@@ -179,5 +184,7 @@ def test_the_site_is_built_without_a_broken_link(tmp_path):
         text=True,
     )
     assert built.returncode == 0, built.stderr
+    shown = (tmp_path / "pretrained.html").read_text()
+    assert all(f'id="{name}"' in shown for name in package.pretrained_names())
     pages = "".join(page.read_text() for page in tmp_path.rglob("*.html"))
     assert re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="?https?:', pages) == []

@@ -299,11 +299,6 @@ def _shapes(run: Run, experiment: Experiment, spec: TaskSpec, scaling: Scaling |
         raise RunError(f"{run.config_path} describes a learner that cannot be ({why}). {RESTORE}") from error
 
 
-def fresh_shapes(run: Run, experiment: Experiment, spec: TaskSpec) -> AbstractMetaLearner:
-    """A learner of a run's settings for tasks like `spec`, with shapes in place of arrays."""
-    return _shapes(run, experiment, spec, _scaling_of(run, None))
-
-
 @dataclass(frozen=True)
 class Test:
     """A frozen set of tasks, and the conditions that its scores are under."""

@@ -50,8 +50,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def load_arrays(path: Path, like: Tree, *, infinite: bool = False) -> Tree:
-    """The arrays of a file in the shape of `like`, whose arrays may be shapes alone; all finite unless `infinite`."""
-    stored, wanted = read_arrays(path), _named(like)
+    """The arrays of a file in the shape of `like`, whose arrays may be shapes alone; all finite unless `infinite`.
+
+    Numbers kept in half precision are widened."""
+    stored, wanted = _widened(read_arrays(path)), _named(like)
     no_fit = f"{path} does not fit these settings"
     if missing := sorted(set(wanted) ^ set(stored)):
         advice = "It was made with other settings or another version; train again."
@@ -65,6 +67,10 @@ def load_arrays(path: Path, like: Tree, *, infinite: bool = False) -> Tree:
     arrays, rest = eqx.partition(like, _is_array)
     filled = jax.tree.unflatten(jax.tree.structure(arrays), [jax.numpy.asarray(stored[name]) for name in wanted])
     return eqx.combine(filled, rest)
+
+
+def _widened(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: a.astype(np.float32) if a.dtype == np.float16 else a for name, a in arrays.items()}
 
 
 def _check_numbers(path: Path, name: str, array: np.ndarray, *, infinite: bool) -> None:

@@ -5,20 +5,16 @@ its tasks look like, so that no benchmark's files are needed, and what the weigh
 
 import hashlib
 import re
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stmaml.border.arrays import pack_arrays
 from stmaml.border.files import read_file
 from stmaml.errors import RunError, SettingError
-from stmaml.experiments import fresh_shapes, load_experiment
+from stmaml.experiments import load_experiment, load_learner
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.runs import Run, as_json, from_dict, read_arrays, read_json, write_bytes, write_json
 from stmaml.tasks import TaskSpec
@@ -48,13 +44,18 @@ def load_pretrained(name: str = "regression2d") -> AbstractMetaLearner:
     return load_shipped(_folder(name))
 
 
+def is_shipped(folder: Path) -> bool:
+    """Whether a folder is one that `ship` wrote, rather than a run."""
+    return (folder / ABOUT).is_file()
+
+
 def load_shipped(folder: Path) -> AbstractMetaLearner:
     """The learner of a folder that `ship` wrote, whose weights must be those it was written with."""
     run, about = Run(folder), read_json(folder / ABOUT)
     if digest_of(run.learner_path) != about.get("sha256"):
         raise RunError(f"{run.learner_path} is not the file that was shipped: its digest differs. {REINSTALL}")
     spec = from_dict(TaskSpec, about["spec"], "spec.")
-    return _filled(fresh_shapes(run, load_experiment(run), spec), read_arrays(run.learner_path))
+    return load_learner(run, load_experiment(run), spec)
 
 
 def digest_of(path: Path) -> str:
@@ -93,14 +94,3 @@ def _folder(name: str) -> Path:
         known = ", ".join(pretrained_names())
         raise SettingError(f"no weights are shipped for '{name}'; there are some for: {known}.")
     return pretrained_folder() / name
-
-
-def _filled(like: AbstractMetaLearner, arrays: Mapping[str, np.ndarray]) -> AbstractMetaLearner:
-    """A learner with these weights, widened to the numbers it computes in."""
-    shapes, rest = eqx.partition(like, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
-    leaves = jax.tree_util.tree_leaves_with_path(shapes)
-    named: dict[str, Any] = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
-    if {name: leaf.shape for name, leaf in named.items()} != {name: array.shape for name, array in arrays.items()}:
-        raise RunError(f"the weights do not fit the settings beside them. {REINSTALL}")
-    wide = [jnp.asarray(arrays[name], dtype=leaf.dtype) for name, leaf in named.items()]
-    return eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), wide), rest)

@@ -10,6 +10,7 @@ from stmaml.serving.app import MOST_BYTES, MOST_WAITING, make_app
 from stmaml.serving.guard import hosts_of, is_loopback
 from stmaml.serving.kept import Kept
 from stmaml.serving.schema import Refused
+from stmaml.serving.service import Service
 from tests.serving.sample import MeanServed, service_of
 
 HOME = "http://127.0.0.1:8000"
@@ -253,3 +254,15 @@ def test_what_is_kept_is_bounded_in_bytes():
 def test_the_document_is_json(asked):
     text = asked.get("/openapi.json").text
     assert json.loads(text)["openapi"] == "3.1.0"
+
+
+def test_the_first_learner_is_served_before_the_others_are_compiled():
+    service = Service.of([MeanServed("one"), MeanServed("two")])
+    under_way = service.warm_up()
+    next(under_way)
+    assert {name for name, _ in service.compiled} == {"one"}
+    next(under_way)
+    assert {name for name, _ in service.compiled} == {"one", "two"}
+    assert not service.ready
+    list(under_way)
+    assert service.ready

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from stmaml.serving.opening import shipped_sources
+from stmaml.runs import Run
+from stmaml.serving.opening import page_of
+from stmaml.shipped import pretrained_folder, pretrained_names
 from tests.idx_files import grey, write_family
 from tests.pool.classics import FOLDER
 from tests.serving.chromium import Browser, installed
@@ -19,6 +21,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(installed() is None, reason="no Chromium is installed, so no page can be opened"),
 ]
+CURVES = pretrained_folder() / "regression2d"
 CURVE = "document.querySelector('canvas.plot').dataset"
 COMPLETED = "document.querySelector('.studio section').dataset"
 
@@ -30,14 +33,25 @@ def stmaml(*words: object) -> None:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> Iterator[str]:
-    """A service of a curve, of pictures and of a table, which ends with one line."""
+    """A service of a curve, of pictures and of a table."""
     folder = tmp_path_factory.mktemp("served")
     pictures = grey(30, height=28, width=28)
     write_family(folder / "digits" / "mnist", train=pictures, test=pictures)
     stmaml("train", "completion", "--method", "np", "--steps", 2, "--data", folder / "digits", "--run", folder / "np")
     columns = ("--task", "Subject", "--target", "Reaction", "--members", "mean", "mixed")
     stmaml("fit", FOLDER / "sleepstudy.csv", *columns, "--run", folder / "sleep")
-    runs = [str(shipped_sources()[0].folder), str(folder / "np"), str(folder / "sleep")]
+    runs = [CURVES, folder / "np", folder / "sleep"]
+    yield from serving(*map(str, runs))
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Iterator[str]:
+    """A service of the learners that come with the package."""
+    yield from serving()
+
+
+def serving(*runs: str) -> Iterator[str]:
+    """The address of a service, which ends with one line."""
     command = [sys.executable, "-m", "stmaml", "serve", *runs, "--port", "0"]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # else a shell's background ignores Ctrl-C
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -77,7 +91,7 @@ def phone(address) -> Iterator[Browser]:
 def tab(browser: Browser, name: str) -> None:
     """Turns to a page and waits for its first prediction."""
     browser.value(f"[...document.querySelectorAll('#tabs button')].find((b) => b.textContent === '{name}').click()")
-    browser.wait_for(f"document.getElementById('main').dataset.page === '{name}'")
+    browser.wait_for(f"document.getElementById('main').dataset.page === '{name}'", 120)
     browser.wait_for("Boolean(document.querySelector('[data-version]'))")
 
 
@@ -156,3 +170,30 @@ def test_pictures_of_every_page(address, look, tmp_path):
             path = Path(tmp_path / f"{name}-{look}.png")
             browser.picture(path)
             assert path.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("look", ["light", "phone"])
+def test_every_shipped_learner_has_a_page_with_its_card(shipped, look, tmp_path):
+    size = {"width": 390, "height": 844, "touch": True} if look == "phone" else {}
+    titles = {"curves": "Curves", "pixels": "Pictures", "years": "Weather"}
+    pages = {Run(pretrained_folder() / name).config()["benchmark"]["name"]: name for name in pretrained_names()}
+    for browser in opened(shipped, **size):
+        for benchmark, name in pages.items():
+            tab(browser, titles[page_of(benchmark, pretrained_folder())])
+            assert browser.value("document.getElementById('card-text').firstChild.textContent") == name
+            assert browser.value("document.documentElement.scrollWidth <= window.innerWidth")
+            browser.picture(tmp_path / f"{name}-{look}.png")
+
+
+def test_a_labelled_day_moves_the_year(shipped):
+    if "weather" not in pretrained_names():
+        pytest.skip("no learner of weather is shipped")
+    for browser in opened(shipped):
+        tab(browser, "Weather")
+        before = browser.value(f"{CURVE}.mean")
+        at = box(browser, "canvas.plot")
+        x, y = at["x"] + at["w"] / 2, at["y"] + at["h"] / 2
+        browser.value("[...document.querySelectorAll('input[type=checkbox]')][0].click()")
+        browser.drag((x, y), (x, y + 40), (x, y + 120))
+        changed(browser, CURVE, before)
+        assert "11 labelled days" in browser.value("document.querySelector('.panel-head span').textContent")

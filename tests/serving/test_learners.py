@@ -15,19 +15,21 @@ from jaxtyping import Array, Float
 
 from stmaml.errors import RunError, SettingError, SourceError
 from stmaml.experiments import with_inner_steps
+from stmaml.methods import METHODS
 from stmaml.methods.base import AbstractMetaLearner, predict_with
 from stmaml.prediction import Prediction
 from stmaml.runs import Run
-from stmaml.serving import curves, pixels, years
+from stmaml.serving import curves, pixels, programs, years
 from stmaml.serving.arrays import ArrayServed, rounded
 from stmaml.serving.base import Card
 from stmaml.serving.examples import Example, load_examples, save_examples
 from stmaml.serving.opening import Source, open_all, page_of, shipped_sources
-from stmaml.serving.programs import Sizes
+from stmaml.serving.programs import Sizes, same_in_all
 from stmaml.serving.schema import Refused
 from stmaml.serving.service import Service
 from stmaml.shipped import load_pretrained
-from stmaml.tasks import Examples
+from stmaml.tasks import Examples, TaskSpec
+from tests.idx_files import grey, write_family
 
 SIZES = Sizes(shots=(4, 8), rows=(4, 16), draws=8)
 SHIPPED = shipped_sources()[0].folder
@@ -54,8 +56,9 @@ def served() -> Iterator[ArrayServed]:
     run = Run(SHIPPED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curves, "BAYES_DRAWS", 2**10)
+        patch.setattr(programs, "FEW", 4)
         one = replace(curves.open_run(run, Card("shipped", "Shipped", "curves", "st-maml"), None), sizes=SIZES)
-        for _ in zip(range(3), one.warm_up(), strict=False):  # all sizes at the steps of training, and what is extra
+        for _ in zip(range(5), one.warm_up(), strict=False):  # all sizes at the steps of training, and what is extra
             pass
         yield one
 
@@ -79,7 +82,7 @@ def directly(learner: AbstractMetaLearner, draws: int) -> tuple[Prediction, Floa
     return said, said.quantiles(jnp.array([0.05, 0.95]))[..., 0]
 
 
-@pytest.mark.parametrize("draws", [1, 4])
+@pytest.mark.parametrize("draws", [1, 4, 8])
 def test_padding_parts_and_fewer_draws_change_nothing(served, draws):
     """Three points in four places, 21 inputs in parts of 16, and the first draws of eight: against none of it."""
     said = asked_of(served, draws=draws, samples=draws)
@@ -104,8 +107,14 @@ def test_no_request_compiles(served):
             for rows in (1, 5, 40):
                 query = {"x": np.ones((rows, 2)).tolist()}
                 Service.of([served]).predict("shipped", {"support": support, "query": query, "draws": 3, "seed": count})
-            Service.of([served]).extra("shipped", "optimum", {"support": support})
+            Service({"shipped": served}, ready=True).extra("shipped", "optimum", {"support": support})
     assert found == []
+
+
+def test_what_is_extra_is_not_compiled_by_a_request(served):
+    with pytest.raises(Refused, match="'optimum' is still being compiled") as refusal:
+        Service.of([served]).extra("shipped", "optimum", {"support": {"x": [], "y": []}})
+    assert (refusal.value.status, refusal.value.wait) == (503, 10)
 
 
 def test_a_program_that_is_not_ready_is_not_waited_for(served):
@@ -140,6 +149,25 @@ def test_inner_steps_are_those_that_are_asked_for(served):
 def test_what_cannot_be_asked_is_refused(served, change, words):
     with pytest.raises(Refused, match=words):
         asked_of(served, **change)
+
+
+def test_weights_that_all_draws_share_are_held_once(served):
+    drawn = served.programs.adapt(POINTS, LABELS, None, 0)
+    held, weights = (
+        sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(each, eqx.is_array)))
+        for each in (drawn, load_pretrained())
+    )
+    assert drawn.count == SIZES.draws
+    assert held < SIZES.draws * weights / 2
+    whole = jax.tree.leaves(eqx.filter(drawn.chosen(jnp.arange(3)), eqx.is_array))
+    assert {leaf.shape[0] for leaf in whole} == {3}
+
+
+def test_particles_are_not_taken_for_shared():
+    spec, sizes = TaskSpec((2,), 1), Sizes((4,), (4,), 8)
+    for name, some in (("bmaml", False), ("maml", False), ("np", True)):
+        learner = METHODS[name]().build(spec, key=jr.key(0))
+        assert any(same_in_all(learner, spec, sizes)) == some, name
 
 
 def test_an_answer_that_is_not_finite_is_refused(served, monkeypatch):
@@ -186,15 +214,21 @@ def test_examples_of_every_family_begin_near_their_truth():
         assert np.abs(np.interp(points[:, 0], x, y) - points[:, 1]).max() < 0.5, one["name"]
 
 
-def test_small_digits_stand_in_for_pictures(monkeypatch):
+def test_drawn_pictures_stand_in_for_those_of_files(monkeypatch):
     monkeypatch.delenv("STMAML_DATA", raising=False)
-    source, names = pixels.source_of(pixels.Config(), asked=False)
-    assert (source.album.shape, names) == ((28, 28), ("digits",))
-    shown = pixels.pictures(source.album, names)
-    assert len(shown) == pixels.SHOWN
-    assert all(len(one["grey"]) == 784 and max(one["grey"]) > 200 for one in shown)
+    source, shown = pixels.tasks_of(replace(pixels.Config(), inputs="waves"), asked=False, drawn=False)
+    assert (source.album.shape, source.settings.inputs) == ((28, 28), "waves")
+    assert len(shown) == source.album.counts[0] > 8
+    assert all(len(one["grey"]) == 784 and max(one["grey"]) > 150 for one in shown)
     with pytest.raises(SourceError):
-        pixels.source_of(replace(pixels.Config(), data="/nowhere"), asked=True)
+        pixels.tasks_of(replace(pixels.Config(), data="/nowhere"), asked=True, drawn=True)
+
+
+def test_a_shipped_learner_of_pictures_begins_with_drawn_ones_whatever_files_there_are(tmp_path):
+    write_family(tmp_path / "mnist", train=grey(30, height=28, width=28), test=grey(30, height=28, width=28))
+    settings = replace(pixels.Config(), data=str(tmp_path))
+    names = {drawn: pixels.tasks_of(settings, asked=False, drawn=drawn)[1][0]["name"] for drawn in (False, True)}
+    assert names == {False: "mnist 1", True: "two"}
 
 
 def test_years_are_kept_beside_weights(tmp_path):

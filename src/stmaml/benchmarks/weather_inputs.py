@@ -22,6 +22,7 @@ RICH_INPUTS = (*PAPER_INPUTS, *HARMONICS, *DERIVED, *(f"NO_{name}" for name in (
 CLOCK = (4, 8, 16, 32, 64)  # hands of a clock that counts days: turns of each in a year
 CLOCK_DAYS = 365
 SEASON_INPUTS = (*RICH_INPUTS[1:], *(f"{wave}_CLOCK{turns}" for wave in ("SIN", "COS") for turns in CLOCK))
+INPUT_NAMES: dict[Inputs, tuple[str, ...]] = {"paper": PAPER_INPUTS, "rich": RICH_INPUTS, "seasons": SEASON_INPUTS}
 MIDWINTER = 18.5
 """The coldest time of northern years and the warmest of southern ones, in days from 1 January: the middle half of the
 stations north of 25 degrees have it within four days, in 2019 as in 2022."""
@@ -118,7 +119,7 @@ class Features(eqx.Module):
     @property
     def names(self) -> tuple[str, ...]:
         """What the inputs are."""
-        return {"paper": PAPER_INPUTS, "rich": RICH_INPUTS, "seasons": SEASON_INPUTS}[self.inputs]
+        return INPUT_NAMES[self.inputs]
 
     def __call__(
         self, days: Days, rows: Int[Array, " n"], files: Int[Array, " n"], moved: Moved | None = None

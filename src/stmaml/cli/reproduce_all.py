@@ -61,7 +61,7 @@ class Table:
     def words(self) -> str:
         """A line of the plan."""
         source = "measured in runs here" if self.here else "as on 2 busy CPU cores"
-        time = f"about {_duration(self.tasks / self.speed)} of training ({plain(self.speed, 2)} tasks/s, {source})"
+        time = f"{_duration(self.tasks / self.speed)} of training ({plain(self.speed, 2)} tasks/s, {source})"
         return f"{self.benchmark:13} {self.rows:>2} rows, {self.tasks:,} tasks\n{'':13} {time}"
 
 
@@ -122,10 +122,12 @@ def _lines(tables: list[Table], budget: str) -> Iterator[str]:
             yield f"{'':13} lacks {name}: {how}"
     able = [table for table in tables if not table.blocked]
     total = sum(table.tasks / table.speed for table in able)
-    yield f"together about {_duration(total)} for the {len(able)} whose data are there"
+    yield f"together {_duration(total)} for the {len(able)} of {len(tables)} whose data are there"
 
 
 def _duration(seconds: float) -> str:
     """A time as people say it."""
     minutes = math.ceil(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:,.1f} h"
+    if minutes <= 1:
+        return "less than a minute"
+    return f"about {minutes} min" if minutes < 120 else f"about {seconds / 3600:,.1f} h"

@@ -105,4 +105,4 @@ def tally(sections: Iterable[Section]) -> str:
         return ""
     counts = Counter(found)
     said = [f"{counts[word]} {WORDS[word]}" for word in WORDS if counts[word]]
-    return f"Of {len(found)} figure{'s' * (len(found) > 1)} of the paper that stand beside ours: {', '.join(said)}."
+    return f"Of {len(found)} figure{'s' * (len(found) > 1)} of the paper beside ours: {', '.join(said)}."

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from stmaml.border.json_text import is_number
 from stmaml.errors import StmamlError, closest
 
+WAIT = 10  # seconds after which a program may have been compiled
 LARGEST = 1e9  # as far as a coordinate or a target may lie from 0
 Json = dict[str, Any]
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from stmaml.serving.base import AbstractServed
 from stmaml.serving.kept import Kept
-from stmaml.serving.schema import Json, Refused
+from stmaml.serving.schema import WAIT, Json, Refused
 
 WHERE = "request"
 
@@ -19,6 +20,8 @@ class Service:
     kept: Kept = field(default_factory=Kept)
     ready: bool = False
     """Whether all programs are compiled."""
+    compiled: set[tuple[str, str]] = field(default_factory=set)
+    """Learners, and what is compiled of them."""
 
     @staticmethod
     def of(served: Sequence[AbstractServed]) -> "Service":
@@ -26,15 +29,15 @@ class Service:
         return Service({one.card.name: one for one in served})
 
     def warm_up(self, tell: Callable[[str], None] = lambda words: None) -> Iterator[None]:
-        """Compiles: comes back once all learners can be asked, and then after each further program."""
+        """Compiles: comes back once the first learner can be asked, then after each of the others, then after each
+        further program."""
         under_way = {name: one.warm_up() for name, one in self.learners.items()}
-        for name, programs in under_way.items():
-            tell(f"{name}: {next(programs)}")
-        yield
-        for name, programs in under_way.items():
-            for words in programs:
-                tell(f"{name}: {words}")
-                yield
+        firsts = ((name, next(programs)) for name, programs in under_way.items())
+        rest = ((name, words) for name, programs in under_way.items() for words in programs)
+        for name, words in chain(firsts, rest):
+            self.compiled.add((name, words))
+            tell(f"{name}: {words}")
+            yield
         self.ready = True
 
     def find(self, name: str) -> AbstractServed:
@@ -50,8 +53,9 @@ class Service:
     def about(self, name: str) -> Json:
         """All that is known of a learner."""
         one = self.find(name)
-        extras = list(one.forms.extras)
-        return {**one.about, "card": one.card.text, "extras": extras, "material": one.material()}
+        ready = self.ready or any(name == known for known, _ in self.compiled)
+        told = {"card": one.card.text, "extras": list(one.forms.extras), "ready": ready}
+        return {**one.about, **told, "material": one.material()}
 
     def predict(self, name: str, body: Any) -> Json:
         """Adapts and predicts in one call."""
@@ -91,4 +95,6 @@ class Service:
         extras = self.find(name).forms.extras
         if what not in extras:
             raise Refused(f"'{name}' cannot be asked for '{what[:80]}'.", 404)
+        if not self.ready and (name, what) not in self.compiled:
+            raise Refused(f"'{what}' is still being compiled. Ask again soon.", 503, WAIT)
         return extras[what].act(extras[what].form.check(body, WHERE))

@@ -13,7 +13,7 @@ from stmaml.pool.kind import is_pool
 from stmaml.pool.store import PoolRun
 from stmaml.runs import Run
 from stmaml.serving.base import AbstractServed, Adapted, Card, Forms
-from stmaml.serving.schema import AbstractForm, Form, Json, Records, Refused, Several, Text, Whole
+from stmaml.serving.schema import WAIT, AbstractForm, Form, Json, Records, Refused, Several, Text, Whole
 from stmaml.tables import answers
 from stmaml.tables.adapted import Answer
 from stmaml.tables.model import load_model
@@ -23,7 +23,6 @@ MOST_ROWS = 2000
 MOST_SUGGESTED = 5
 SHOWN_ROWS = 12  # that the page begins with
 SHOWN_LABELS = 3
-WAIT = 10  # seconds after which a program may have been compiled
 CELL_BYTES = 60  # about what a cell takes in memory
 Ask = Callable[[pl.DataFrame, pl.DataFrame | None, int], Answer]
 Size = tuple[int, int]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stmaml.benchmarks.weather_inputs import PAPER_INPUTS, RICH_INPUTS
+from stmaml.benchmarks.weather_inputs import INPUT_NAMES
 from stmaml.errors import SourceError
 from stmaml.experiments import EvaluateConfig, load_experiment, load_learner
 from stmaml.runs import Run
@@ -12,14 +12,14 @@ from stmaml.serving.examples import Example, example_of, load_examples
 from stmaml.serving.programs import Sizes
 from stmaml.tasks import TaskSpec
 
-SIZES = Sizes(shots=(32, 128), rows=(16, 366), draws=32)
+SIZES = Sizes(shots=(16, 64), rows=(16, 366), draws=16)
 
 
 def open_run(run: Run, card: Card, data: str | None) -> ArrayServed:
     """The learner of a run of weather, with years from its files or from beside its weights."""
     experiment = load_experiment(run)
     settings: Any = EvaluateConfig(data=data).of(experiment)
-    names = PAPER_INPUTS if settings.inputs == "paper" else RICH_INPUTS
+    names = INPUT_NAMES[settings.inputs]
     spec = TaskSpec(x_shape=(len(names),), y_size=1)
     years = load_examples(run.folder, len(names)) or examples_of(settings, run, asked=data is not None)
     learner = load_learner(run, experiment, spec)

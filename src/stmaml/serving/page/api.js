@@ -9,8 +9,10 @@ function headers(more = {}) {
   return token ? { ...more, Authorization: `Bearer ${token}` } : more;
 }
 
-export function complain(words) {
+// A fault, or that something is under way, at the foot of the page for a while.
+export function complain(words, waiting = false) {
   clearTimeout(hiding);
+  problem.classList.toggle("waiting", waiting);
   problem.textContent = words;
   problem.hidden = !words;
   if (words) hiding = setTimeout(() => { problem.hidden = true; }, 6000);
@@ -52,7 +54,7 @@ export function latest(ask, show) {
       complain("");
       show(answer, argument, performance.now() - began);
     } catch (error) {
-      complain(error.message);
+      complain(error.wait ? "This learner is getting ready." : error.message, error.wait);
       if (error.wait && pending === null) setTimeout(() => { if (pending === null && !busy) run(argument); }, 1500);
     } finally {
       busy = false;

@@ -25,10 +25,20 @@ function showCards(learners) {
 
 let newest = 0;
 
+// A learner once it can be asked; while it is compiled, the page says so, unless another tab was chosen meanwhile.
+async function ready(name, number) {
+  for (;;) {
+    const found = await get(`/learners/${name}`);
+    if (found.ready || number !== newest) return found;
+    main.replaceChildren(el("p", { className: "quiet", textContent: `${found.title} is getting ready. The first time takes longest.` }));
+    await new Promise((go) => { setTimeout(go, 700); });
+  }
+}
+
 async function open(page, listed) {
   const number = ++newest;
   for (const tab of tabs.children) tab.setAttribute("aria-selected", String(tab.dataset.page === page));
-  const learners = await Promise.all(listed.filter((one) => one.page === page).map((one) => get(`/learners/${one.name}`)));
+  const learners = await Promise.all(listed.filter((one) => one.page === page).map((one) => ready(one.name, number)));
   if (number !== newest) return; // another tab was chosen meanwhile
   main.replaceChildren();
   showCards(learners);

@@ -14,6 +14,8 @@ export function curves(main, learners) {
   const views = learners.slice(0, 2).map((one) => view(one, learners, state, () => changed(true)));
   state.views = views;
 
+  const key = legend(["dot", "labelled points"], ["draw", "sampled solutions"], ["mean", "mean"], ["band", "90 % band"], ["truth", "true curve"], ["best", "best possible 90 % band (Bayes)"]);
+
   function request(learner) {
     const { material } = learner;
     const x = state.points.map(([x1]) => [x1, material.x2[state.set]]);
@@ -27,6 +29,8 @@ export function curves(main, learners) {
       one.ask({ body: request(one.learner), settled });
       if (state.best && settled) one.askBest({ support: request(one.learner).support, x2: one.learner.material.x2[state.set] });
     }
+    key.children[4].hidden = !state.truth;
+    key.children[5].hidden = !state.best;
     showRequest(`/learners/${views[0].learner.name}/predict`, request(views[0].learner));
   }
 
@@ -45,6 +49,7 @@ export function curves(main, learners) {
   const examples = choice("Example", first.examples.map((e) => [e.name, e.name]), start.name, (name) => {
     const e = first.examples.find((one) => one.name === name);
     Object.assign(state, { example: e, set: e.set, points: e.points.map((p) => [...p]), chosen: -1 });
+    for (const one of views) one.plot.fresh = true;
     changed(true);
   });
   const steps = [...new Set(views.flatMap((one) => one.learner.material.inner_steps))].sort((a, b) => a - b);
@@ -61,8 +66,7 @@ export function curves(main, learners) {
       toggle("Best band", false, (on) => { state.best = on; for (const one of views) one.forgetBest(); changed(true); }),
       button("Remove point", () => { if (state.points.length) held.remove(state.chosen >= 0 ? state.chosen : state.points.length - 1); changed(true); }),
       button("Clear", () => { state.points = []; state.chosen = -1; changed(true); })),
-    el("div", { className: "panels" }, ...views.map((one) => one.panel)),
-    legend(["dot", "labelled points"], ["draw", "sampled solutions"], ["mean", "mean"], ["band", "90 % band"], ["truth", "true curve"], ["best", "best possible 90 % band (Bayes)"]));
+    el("div", { className: "panels" }, ...views.map((one) => one.panel)), key);
   const redraw = () => views.forEach((one) => one.draw());
   onTheme(redraw);
   new ResizeObserver(redraw).observe(main);

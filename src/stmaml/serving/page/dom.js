@@ -41,7 +41,7 @@ export function legend(...items) {
   return el("ul", { className: "legend" }, ...items.map(([kind, words]) => el("li", {}, el("i", { className: kind }), words)));
 }
 
-// Markdown of a model card: headings, lists, tables as they stand, paragraphs, code; everything else is plain text.
+// Markdown of a model card: headings, lists, tables, paragraphs, code; everything else is plain text.
 export function prose(text) {
   const parts = [];
   for (const block of text.replaceAll("\r", "").split(/\n{2,}/)) {
@@ -56,13 +56,23 @@ export function prose(text) {
     if (lines.every((line) => /^\s*([-*]|\d+\.)\s/.test(line) || /^\s{2,}/.test(line))) {
       const items = lines.join("\n").split(/\n(?=\s*(?:[-*]|\d+\.)\s)/);
       parts.push(el("ul", {}, ...items.map((item) => el("li", {}, ...spans(item.replace(/^\s*([-*]|\d+\.)\s+/, ""))))));
-    } else if (lines.every((line) => /^\s*\||^```|^ {4}/.test(line)) || lines[0].startsWith("```")) {
+    } else if (lines.length > 1 && lines.every((line) => /^\s*\|/.test(line))) {
+      parts.push(sheet(lines));
+    } else if (lines.every((line) => /^ {4}/.test(line)) || lines[0].startsWith("```")) {
       parts.push(el("pre", { textContent: lines.filter((line) => !line.startsWith("```")).join("\n") }));
     } else {
       parts.push(el("p", {}, ...spans(lines.join(" "))));
     }
   }
   return parts;
+}
+
+// A table of Markdown: a head, a line of dashes, rows.
+function sheet(lines) {
+  const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+  const row = (kind, line) => el("tr", {}, ...cells(line).map((cell) => el(kind, {}, ...spans(cell))));
+  const rest = lines.slice(1).filter((line) => !/^[\s|:-]+$/.test(line));
+  return el("div", { className: "sheet" }, el("table", {}, el("thead", {}, row("th", lines[0])), el("tbody", {}, ...rest.map((line) => row("td", line)))));
 }
 
 function spans(text) {

@@ -155,8 +155,9 @@ function view(learner, width, height) {
     figures[4].figure.lastChild.textContent = several ? "mean" : "its one answer";
     paint(figures[4].canvas, width, height, (row) => grey(mean[row]));
     const shown = several ? spread : std;
-    figures[5].figure.lastChild.textContent = several ? "spread" : "doubt";
-    paint(figures[5].canvas, width, height, (row) => heat(Math.min(1, shown[row] * 2)));
+    const most = Math.max(1e-6, ...shown);
+    figures[5].figure.lastChild.textContent = `${several ? "spread" : "doubt"}, up to ${most.toPrecision(2)}`;
+    paint(figures[5].canvas, width, height, (row) => heat(shown[row] / most));
   };
   one.ask = latest((body) => post(`/learners/${learner.name}/predict`, body), (answer, body, took) => {
     one.said = answer;

@@ -18,6 +18,7 @@ export class Plot {
     this.canvas = canvas;
     this.x = xRange;
     this.y = [-1, 1];
+    this.fresh = true;
     this.ticks = ticks;
     this.context = canvas.getContext("2d");
   }
@@ -27,15 +28,18 @@ export class Plot {
     return [box.width, box.height];
   }
 
-  // Widens the vertical range to hold the values; narrows it only if `settle`, so that nothing jumps under the hand.
+  // Widens the vertical range to hold the values; narrows it only if `settle` and half of it would be empty, so that
+  // nothing jumps under the hand.
   reach(values, settle) {
     const sorted = values.filter(Number.isFinite);
     let low = Math.min(...sorted), high = Math.max(...sorted);
     if (!sorted.length) [low, high] = [-1, 1];
     const room = Math.max(1e-3, (high - low) * 0.08, (Math.abs(high) + Math.abs(low)) * 0.01);
     low -= room; high += room;
-    if (settle) this.y = [low, high];
-    else this.y = [Math.min(this.y[0], low), Math.max(this.y[1], high)];
+    const empty = high - low < 0.5 * (this.y[1] - this.y[0]);
+    this.y = settle && (empty || this.fresh) ? [low, high] : [Math.min(this.y[0], low), Math.max(this.y[1], high)];
+    if (settle) this.fresh = false;
+    this.canvas.dataset.range = this.y;
   }
 
   px(x) { const [w] = this.size(); return LEFT + (x - this.x[0]) / (this.x[1] - this.x[0]) * (w - LEFT - RIGHT); }

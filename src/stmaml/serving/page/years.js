@@ -44,9 +44,9 @@ export function years(main, learners) {
   for (const one of views) editing(one.plot, points, state, held);
   const steps = [...new Set(views.flatMap((one) => one.learner.material.inner_steps))].sort((a, b) => a - b);
   main.append(
-    el("p", { className: "lead", textContent: "Click a day to tell the learner its temperature, drag it to another, double-click to remove it. Of all other days it knows the date and the rest of the weather, not the place." }),
+    el("p", { className: "lead", textContent: "Click a day to tell the learner its temperature, drag it to another, double-click to remove it. Of all other days it knows the time of year and the rest of the weather, not the place." }),
     el("div", { className: "tools" },
-      choice("Station", all.map((year) => [year.name, year.name]), all[0].name, (name) => { begin(all.find((year) => year.name === name)); changed(true); }),
+      choice("Station", all.map((year) => [year.name, year.name]), all[0].name, (name) => { begin(all.find((year) => year.name === name)); for (const one of views) one.plot.fresh = true; changed(true); }),
       slider("Draws", POWERS.filter((n) => n <= learners[0].material.most_draws), state.draws, (n) => { state.draws = n; changed(true); }),
       steps.length ? slider("Inner steps", steps, learners[0].material.own_steps ?? steps[0], (n) => {
         for (const one of views) if (one.learner.material.inner_steps.includes(n)) state.steps[one.learner.name] = n;
@@ -56,7 +56,7 @@ export function years(main, learners) {
       toggle("Truth", true, (on) => { state.truth = on; changed(true); }),
       button("Clear", () => { state.days = []; state.chosen = -1; changed(true); })),
     el("div", { className: "panels" }, ...views.map((one) => one.panel)),
-    legend(["dot", "labelled days"], ["mean", "prediction"], ["band", "90 % band"], ["truth", "truth"]));
+    legend(["dot", "labelled days"], ["mean", "prediction, °F"], ["band", "90 % band"], ["truth", "truth"]));
   const redraw = () => views.forEach((one) => one.draw());
   onTheme(redraw);
   new ResizeObserver(redraw).observe(main);
