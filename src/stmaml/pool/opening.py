@@ -1,6 +1,7 @@
 """A table opened for a pool: all its groups, whatever their size, and what was made of its columns."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,11 +11,13 @@ from jaxtyping import Int
 from stmaml.errors import SettingError, SourceError
 from stmaml.pool.base import Draw, GroupedRows
 from stmaml.pool.crossfit import shot_counts
+from stmaml.pool.meta_wide import Wide
 from stmaml.pool.rows import Factors, factors_of, group_places, grouped_rows, in_order, nested
 from stmaml.tables.benchmark import Config, TableConfig, infer_columns, with_targets
 from stmaml.tables.calibration import caution
 from stmaml.tables.columns import Date
 from stmaml.tables.groups import usual_shots
+from stmaml.tables.ondisk.sample import first_groups
 from stmaml.tables.ordering import unordered_note
 from stmaml.tables.parts import check_has
 from stmaml.tables.reading import group_rows
@@ -38,6 +41,8 @@ class PoolTable:
     """All rows that have a group and a target."""
     draw: Draw
     notes: tuple[str, ...]
+    wide: Wide | None = None
+    """All groups of a table that stays on disk, of which those above are some."""
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -77,15 +82,18 @@ def enough(frame: pl.DataFrame, keys: pl.Series, notes: list[str]) -> tuple[pl.D
     if frame.height <= MOST_ROWS:
         return frame, keys
     counts = dict(pl.DataFrame({"name": keys}).group_by("name").len().iter_rows())
-    ranked = sorted(counts, key=lambda name: hashlib.sha256(name.encode()).digest())
-    room = np.cumsum([counts[name] for name in ranked]) <= MOST_ROWS
-    kept = [name for name, fits in zip(ranked, room, strict=True) if fits]
+    kept = first_groups(ranked(counts), counts, MOST_ROWS)
     notes.append(
         f"the table is large: {len(kept):,} of its {len(counts):,} groups train and are scored, with at most "
         f"{MOST_ROWS:,} rows; the rows of all are kept, for when those groups are asked for"
     )
     chosen = keys.is_in(kept)
     return frame.filter(chosen), keys.filter(chosen)
+
+
+def ranked(names: Iterable[str]) -> list[str]:
+    """Names of groups by a digest: neither the order of rows nor a seed changes which are the first."""
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
 
 
 def _check_groups(counts: Int[np.ndarray, " g"], table: TableConfig) -> None:

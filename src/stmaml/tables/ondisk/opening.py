@@ -16,7 +16,7 @@ from stmaml.tables.ondisk.sample import SAMPLED_ROWS, first_groups, rows_of
 from stmaml.tables.ondisk.shards import Shards, shards_of
 from stmaml.tables.ondisk.survey import Asked, Survey, take_survey
 from stmaml.tables.parts import Reading, check_has
-from stmaml.tables.schema import Schema, table_keys
+from stmaml.tables.schema import Schema
 
 Prepare = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -82,7 +82,8 @@ def schema_of_sample(
 ) -> Schema:
     """What columns hold, by a sample of groups and by what a pass over all rows has shown. Scales come from the groups
     to train on: those named; or all of the table, and then as exact as a pass tells them."""
-    survey, keys = disk.survey, table_keys(sample, table.task, table.missing)
+    sample, survey = disk.asked.prepare(sample), disk.survey
+    keys = disk.asked.keys(sample)
     chosen = keys.is_not_null() if train is None else keys.is_in(train)
     wanted = replace(table, kind=wanted_kind(table.kind, survey))
     schema = infer_columns(sample, sample, keys, chosen, wanted, notes)

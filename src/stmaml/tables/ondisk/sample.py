@@ -27,8 +27,8 @@ def rows_of(table: DiskTable, survey: Survey, asked: Asked, names: Sequence[str]
         )
     wanted, parts = list(names), []
     for _, frame in table.batches("reading a sample of groups"):
-        frame, keys = survey.known(asked.prepare(frame), asked)
-        chosen = keys.is_in(wanted)
+        known, keys = survey.known(asked.prepare(frame), asked)
+        chosen = known & keys.is_in(wanted)
         if chosen.any():
             parts.append(frame.filter(chosen))
     return pl.concat(parts)

@@ -143,9 +143,10 @@ class _Making:
         files = [(self.folder / f"loose-{number:04d}.bin").open("wb") for number in range(self.count)]
         try:
             for _, frame in self.table.batches("writing rows to shards"):
-                frame, keys = self.survey.known(self.asked.prepare(frame), self.asked)
-                if frame.height:
-                    self._write(self._rows(frame, keys, notes), files)
+                frame = self.asked.prepare(frame)
+                known, keys = self.survey.known(frame, self.asked)
+                if known.any():
+                    self._write(self._rows(frame.filter(known), keys.filter(known), notes), files)
         finally:
             for file in files:
                 file.close()

@@ -133,15 +133,14 @@ class Survey:
         found.update(json.dumps({name: dataclasses.asdict(one) for name, one in self.columns.items()}).encode())
         return found.hexdigest()[:16]
 
-    def known(self, frame: pl.DataFrame, asked: Asked) -> tuple[pl.DataFrame, pl.Series]:
-        """The rows of a batch that have a group and a target, and their groups."""
+    def known(self, frame: pl.DataFrame, asked: Asked) -> tuple[pl.Series, pl.Series]:
+        """Which rows of a batch have a group and a target, and the group of each row."""
         keys, target = asked.keys(frame), frame[asked.target]
         names = cells.as_names(target, asked.missing) if not target.dtype.is_numeric() else None
         there = cells.as_numbers(target, asked.missing).is_not_null() if names is None else names.is_not_null()
         if names is not None and self.words_are_missing:
             there = there & ~cells.is_missing_word(names)
-        kept = there & keys.is_not_null()
-        return (frame, keys) if kept.all() else (frame.filter(kept), keys.filter(kept))
+        return there & keys.is_not_null(), keys
 
     def save(self, folder: Path) -> None:
         """Keeps it, the numbers last."""
