@@ -71,14 +71,15 @@ def _names(file: Path) -> dict[str, str]:
     return {name: name.strip() for name in pl.read_parquet_schema(file) if name != name.strip()}
 
 
-def is_large(paths: Sequence[Path]) -> bool:
-    """Whether files hold more than is well kept in memory; those of other formats than Parquet and CSV never do."""
+def is_large(paths: Sequence[Path], most: int | None = None) -> bool:
+    """Whether files hold so many rows (LARGE_ROWS if not given) that they are not well kept in memory; those of other
+    formats than Parquet and CSV never do."""
     files = files_of(paths)
     if not _can_stay(files):
         return False
     text = sum(file.stat().st_size for file in files if not _is_parquet(file))
     rows = sum(_height(file) for file in files if _is_parquet(file))
-    return text >= LARGE_BYTES or rows >= LARGE_ROWS
+    return text >= LARGE_BYTES or rows >= (LARGE_ROWS if most is None else most)
 
 
 def _can_stay(files: Sequence[Path]) -> bool:
