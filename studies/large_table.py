@@ -71,6 +71,8 @@ class Measure:
 
     folder: tyro.conf.Positional[Path]
     run: Path
+    fit: bool = True
+    """Fit first; else the run is there."""
     minutes: float = 2.0
     query_rows: int = 0
     """Rows of a second table, of other groups with five labelled rows each, to predict; none if 0."""
@@ -78,7 +80,8 @@ class Measure:
 
     def __call__(self) -> None:
         fit = ["fit", str(self.folder), "--task", "shop", "--target", "y", "--on-disk", "--minutes", str(self.minutes)]
-        self._timed([*fit, "--run", str(self.run), "--force", *self.words])
+        if self.fit:
+            self._timed([*fit, "--run", str(self.run), "--force", *self.words])
         if self.query_rows:
             support, query = self._questions()
             out = self.run / "predictions.parquet"

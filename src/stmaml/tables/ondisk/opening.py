@@ -1,13 +1,16 @@
 """A table that stays on disk, opened: a first look at all rows, a sample of groups, and shards."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
+from stmaml.border.writing import write_bytes
 from stmaml.tables.asking import TableConfig, infer_columns
 from stmaml.tables.cells import as_numbers
+from stmaml.tables.formats import whole
 from stmaml.tables.groups import Split
 from stmaml.tables.ondisk.cache import table_cache, touch
 from stmaml.tables.ondisk.exact import check_ends, mended, wanted_kind
@@ -17,6 +20,7 @@ from stmaml.tables.ondisk.shards import Shards, shards_of
 from stmaml.tables.ondisk.survey import Asked, Survey, take_survey
 from stmaml.tables.parts import Reading, check_has
 from stmaml.tables.schema import Schema
+from stmaml.tables.writing import as_parquet
 
 Prepare = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -51,7 +55,12 @@ class OnDisk:
     def sampled(self, ranked: Sequence[str]) -> pl.DataFrame:
         """The rows of the first of these groups, as many as a sample holds."""
         names = list(ranked) if self.is_small else first_groups(ranked, self.counts, SAMPLED_ROWS)
-        return rows_of(self.files, self.survey, self.asked, names)
+        digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+        kept = self.folder / f"sample-{digest}.parquet"
+        if not kept.exists():
+            write_bytes(kept, as_parquet(rows_of(self.files, self.survey, self.asked, names)))
+        with whole(str(kept), "Parquet"):
+            return pl.read_parquet(kept)
 
     def schema(self, table: TableConfig, split: Split, notes: list[str]) -> Schema:
         """What columns hold, with scales from training groups alone."""

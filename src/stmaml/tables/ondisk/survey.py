@@ -200,9 +200,11 @@ class _Counted:
         self.height += frame.height
 
     def _add_labels(self, target: pl.Series) -> None:
-        if self.labels is not None:
-            self.labels |= set(cells.as_names(target.unique(), self.asked.missing).drop_nulls().to_list())
-            self.labels = self.labels if len(self.labels) <= MAX_CLASSES else None
+        if self.labels is None or (found := target.unique()).len() > 2 * MAX_CLASSES:  # 7 and 7.0 are one
+            self.labels = None
+            return
+        self.labels |= set(cells.as_names(found, self.asked.missing).drop_nulls().to_list())
+        self.labels = self.labels if len(self.labels) <= MAX_CLASSES else None
 
     def _merged(self) -> pl.DataFrame:
         return pl.concat(self.waiting).group_by("name", maintain_order=True).agg(pl.all().sum())
