@@ -115,9 +115,9 @@ def stages(words: list[str]) -> None:
 
     timed, show = _Stages(), progress._Shown.__call__
 
-    def both(shown: progress._Shown, told: Told) -> None:
+    def both(self: progress._Shown, told: Told) -> None:
         timed.note(told)
-        show(shown, told)
+        show(self, told)
 
     progress._Shown.__call__ = both
     sys.argv = ["stmaml", *words]

@@ -12,6 +12,7 @@ from stmaml.pool import meta_wide
 from stmaml.pool.store import PoolRun
 from stmaml.runs import Run
 from stmaml.tables.ondisk import files, opening, predicting
+from stmaml.tables.scoring import saved_result
 from tests.table_data import lines
 from tests.tables.test_ondisk import small_batches, stored
 
@@ -29,6 +30,7 @@ def pieces(monkeypatch):
     small_batches(monkeypatch, 50)
     monkeypatch.setattr(predict_large, "WRITTEN_ROWS", 1)
     monkeypatch.setattr(predicting, "BUCKET_ROWS", 60)
+    monkeypatch.setattr(predicting, "FINE_ROWS", 20)
     monkeypatch.setattr(predicting, "BLOCK_ROWS", 70)
 
 
@@ -37,7 +39,8 @@ def asked(folder: Path) -> tuple[Path, Path]:
     frame = lines(30, 12, seed=9, prefix="new").with_columns(note=pl.lit("a remark of some length ") + pl.col("shop"))
     frame = frame.sample(fraction=1.0, shuffle=True, seed=1)
     first = pl.int_range(pl.len()).over("shop") < 4
-    frame.filter(first).drop("note").write_parquet(folder / "known.parquet")
+    others = lines(20, 12, seed=11, prefix="not asked")
+    pl.concat([frame.filter(first).drop("note"), others]).write_parquet(folder / "known.parquet")
     query = frame.filter(~first).drop("y")
     return folder / "known.parquet", stored(folder / "ask", query, parts=2)
 
@@ -122,14 +125,18 @@ def test_the_meta_learned_member_draws_from_all_shards(stmaml, tmp_path, monkeyp
     assert stmaml("fit", "--resume", tmp_path / "run")[0] == 0
 
 
-def test_one_method_on_disk_goes_on(stmaml, tmp_path):
+@pytest.mark.slow
+def test_one_method_on_disk_scores_as_in_memory(stmaml, tmp_path):
     table = stored(tmp_path / "table", lines(40, 20))
     words = ("--task", "shop", "--target", "y", "--method", "cnp", "--steps", "3", "--no-baselines")
     for name, more in {"memory": (), "disk": ("--on-disk",)}.items():
         code, _, err = stmaml("fit", table, *words, "--run", tmp_path / name, *more)
         assert code == 0, err
-    scores = [json.loads(stmaml("evaluate", tmp_path / name, "--json")[1]) for name in ("memory", "disk")]
-    assert scores[0].keys() == scores[1].keys()
+    scores = [saved_result(Run(tmp_path / name)) for name in ("memory", "disk")]
+    for shots, rows in scores[0]["scores"].items():  # type: ignore[index]
+        other = scores[1]["scores"][shots]  # type: ignore[index]
+        assert other["cnp"]["mse"]["mean"] == pytest.approx(rows["cnp"]["mse"]["mean"], rel=1e-4)
+    assert stmaml("fit", "--resume", tmp_path / "disk")[0] == 0
 
 
 def test_held_out_groups_teach_nobody(tmp_path, monkeypatch):

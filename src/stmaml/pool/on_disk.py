@@ -37,7 +37,7 @@ def _said(disk: OnDisk, sample: pl.DataFrame) -> str:
     return (
         f"these are some of {disk.survey.rows:,} rows in {disk.survey.groups.height:,} groups, which stay on disk. Up "
         f"to {MOST_ROWS:,} rows of whole groups train and score all models; the meta-learned one draws tasks from all "
-        f"groups. The {sample.height:,} rows are kept with the pool; for other groups name labelled rows with --support"
+        f"groups. The {sample.height:,} rows are kept with the pool; for other groups name the table with --support"
     )
 
 
@@ -46,6 +46,6 @@ def _wide(disk: OnDisk, schema: Schema, names: tuple[str, ...], notes: list[str]
     groups, target = shards.groups, schema.target
     place = {name: number for number, name in enumerate(names)}
     sampled = groups["name"].replace_strict(list(place), list(place.values()), default=-1, return_dtype=pl.Int64)
-    arrays = (groups[column].to_numpy().astype(np.int64) for column in ("start", "count"))
-    scale = (0.0, 1.0) if target.is_class else (target.mean, target.std)
-    return Wide(shards, *arrays, sampled.to_numpy(), *scale)
+    start, count = (groups[column].to_numpy().astype(np.int64) for column in ("start", "count"))
+    mean, std = (0.0, 1.0) if target.is_class else (target.mean, target.std)
+    return Wide(shards, start, count, sampled.to_numpy(), mean, std)

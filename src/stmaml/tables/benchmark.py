@@ -77,7 +77,7 @@ class Config(BenchmarkConfig):
     @property
     def stays_on_disk(self) -> bool:
         """Whether it is too large for memory."""
-        return is_large(self.paths) if self.on_disk is None else self.on_disk
+        return is_large(self.paths) if self.on_disk is None or self.data else self.on_disk
 
 
 def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) -> Benchmark:

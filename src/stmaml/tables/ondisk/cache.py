@@ -14,7 +14,8 @@ import polars as pl
 
 from stmaml.border.writing import PARTIAL, writing
 from stmaml.data.folders import cache_folder
-from stmaml.errors import SourceError
+from stmaml.errors import RunError, SourceError
+from stmaml.locks import check_unlocked
 
 MOST_BYTES = 100 * 10**9  # of all tables together; what was not used for longest goes first
 VERSION = 1  # of what is written: a change makes all that is kept another table's
@@ -83,7 +84,11 @@ def _last_used(folder: Path) -> float:
 
 
 def _is_in_use(folder: Path) -> bool:
-    return (folder / "lock").exists()
+    try:
+        check_unlocked(folder)
+    except RunError:
+        return True
+    return False
 
 
 @dataclass(frozen=True)

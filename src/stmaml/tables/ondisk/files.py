@@ -63,7 +63,7 @@ class DiskTable:
             names = _names(file)
             scan = pl.scan_parquet(file, glob=False).rename(names)
             frame = scan.select(list(self.schema)).slice(first, self.batch_rows).collect()
-        return tidy(frame.cast(self.schema), ())
+        return tidy(frame.cast(pl.Schema(self.schema)), ())
 
 
 def _names(file: Path) -> dict[str, str]:

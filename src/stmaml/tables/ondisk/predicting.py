@@ -7,12 +7,14 @@ rows, which are sorted and written one after the other. Without labelled rows, b
 import contextlib
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from jaxtyping import UInt64
 
 from stmaml.border.writing import PARTIAL, sync, writing
 from stmaml.progress import tell
@@ -22,7 +24,8 @@ from stmaml.tables.ondisk.shards import first_of_each
 from stmaml.tables.ondisk.spill import Spill
 
 ROW = "row number of the query"  # a column that travels with the rows
-BUCKET_ROWS = 200_000
+BUCKET_ROWS = 200_000  # that are predicted at once, labelled ones included
+FINE_ROWS = 50_000  # in a bucket; several are predicted at once
 MOST_BUCKETS = 2000
 BLOCK_ROWS = 1_000_000
 GROWTH = 3  # bytes put aside for one of the query: its rows, the answers, and the parts they are written to
@@ -76,36 +79,42 @@ class LargeQuestion:
         return written
 
     def _by_group(self, folder: Path, parts: Path) -> int:
-        count = int(np.clip(-(-self.query.height // BUCKET_ROWS), 1, MOST_BUCKETS))
         asked, labelled, answers = (Spill(folder / name) for name in ("query", "support", "answers"))
-        for first, frame in self.query.batches("gathering rows to predict"):
-            if first == 0:
-                self._check_room(folder, frame, GROWTH)
-            rows = pl.Series(ROW, np.arange(first, first + frame.height))
-            asked.add(frame.with_columns(rows), self._buckets(frame, count))
-        for _, frame in () if self.support is None else self.support.batches("gathering labelled rows"):
-            labelled.add(frame, self._buckets(frame, count))
-        written = 0
-        for number in range(count):
-            query = asked.take(number)
-            if query is not None:
-                found = self._asked(query, self._labelled(labelled, number))
-                answers.add(found, found[ROW].to_numpy() // BLOCK_ROWS)
-                written += found.height
-            tell("predicting all rows", min(written, self.query.height), self.query.height)
+        self._gather(asked, labelled)
+        written, begun = 0, time.monotonic()
+        for numbers in together(asked, labelled):
+            query, support = asked.take_all(numbers), labelled.take_all(numbers)
+            if query is None:
+                continue
+            if support is None and self.support is not None:
+                support = pl.DataFrame(schema=self.support.schema)
+            found = self._asked(query, support)
+            answers.add(found, found[ROW].to_numpy() // BLOCK_ROWS)
+            written += found.height
+            rate = written / max(time.monotonic() - begun, 1e-9)
+            tell("predicting all rows", written, self.query.height, text=f"{rate:,.0f} rows/s")
         self._restore(answers, parts)
         return written
 
-    def _labelled(self, labelled: Spill, number: int) -> pl.DataFrame | None:
-        """The labelled rows of a bucket; a table without rows where it has none and others have."""
-        if self.support is None:
-            return None
-        found = labelled.take(number)
-        return pl.DataFrame(schema=self.support.schema) if found is None else found
+    def _gather(self, asked: Spill, labelled: Spill) -> None:
+        """Puts all rows into buckets by their group, but for labelled ones of groups that nobody asks for."""
+        total = self.query.height + (0 if self.support is None else self.support.height)
+        count = np.uint64(np.clip(total // FINE_ROWS, 1, MOST_BUCKETS))
+        wanted = np.zeros(0, dtype=np.uint64)
+        for first, frame in self.query.batches("gathering rows to predict"):
+            if first == 0:
+                self._check_room(asked.folder.parent, frame, GROWTH)
+            rows, places = pl.Series(ROW, np.arange(first, first + frame.height)), self._places(frame)
+            asked.add(frame.with_columns(rows), (places % count).astype(np.int64))
+            wanted = np.union1d(wanted, places)
+        for _, frame in () if self.support is None else self.support.batches("gathering labelled rows"):
+            places = self._places(frame)
+            known = wanted[np.searchsorted(wanted, places).clip(max=len(wanted) - 1)] == places
+            labelled.add(frame.filter(pl.Series(known)), (places[known] % count).astype(np.int64))
 
-    def _buckets(self, frame: pl.DataFrame, count: int) -> np.ndarray:
-        """By the group; rows without one come into the first."""
-        return (self.keys(frame).hash(0).fill_null(0).to_numpy() % np.uint64(count)).astype(np.int64)
+    def _places(self, frame: pl.DataFrame) -> UInt64[np.ndarray, " n"]:
+        """A hash of each row's group; 0 for rows without one."""
+        return self.keys(frame).hash(0).fill_null(0).to_numpy()
 
     def _asked(self, query: pl.DataFrame, support: pl.DataFrame | None) -> pl.DataFrame:
         found, notes = self.ask(query, support)
@@ -138,3 +147,17 @@ class LargeQuestion:
         finally:
             partial.unlink(missing_ok=True)
         tell("writing predictions", 1, 1)
+
+
+def together(asked: Spill, labelled: Spill) -> Iterator[list[int]]:
+    """Buckets in turn, as many at once as hold BUCKET_ROWS rows."""
+    some, size = list[int](), 0
+    for number in sorted(asked.rows):
+        mine = asked.rows[number] + labelled.rows.get(number, 0)
+        if some and size + mine > BUCKET_ROWS:
+            yield some
+            some, size = [], 0
+        some.append(number)
+        size += mine
+    if some:
+        yield some

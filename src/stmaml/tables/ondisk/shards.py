@@ -18,6 +18,7 @@ import polars as pl
 from jaxtyping import Float, Float32, Int
 
 from stmaml.border.writing import write_json, writing
+from stmaml.errors import RunError
 from stmaml.locks import locked
 from stmaml.progress import tell
 from stmaml.run_files import read_json
@@ -57,8 +58,11 @@ class Shards:
 
     def _mapped(self, number: int) -> tuple[mmap.mmap, np.ndarray]:
         if number not in self._maps:
-            with (self.folder / f"rows-{number:04d}.bin").open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            try:
+                with (self.folder / f"rows-{number:04d}.bin").open("rb") as file:
+                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except OSError as error:
+                raise RunError(f"{self.folder} is gone or cannot be read ({error}). Start again to make it.") from error
             self._maps[number] = mapped, np.frombuffer(mapped, dtype=_stored(self.width))
         return self._maps[number]
 

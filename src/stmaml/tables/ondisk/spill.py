@@ -1,6 +1,7 @@
 """Rows put aside on disk in buckets, and taken back bucket by bucket, each in the order in which they came."""
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,18 +22,20 @@ class Spill:
     folder: Path
     sizes: dict[int, list[int]] = field(default_factory=dict)
     """The bytes of each table in a bucket's file."""
+    rows: dict[int, int] = field(default_factory=dict)
+    """The rows that each bucket has had."""
 
     def add(self, frame: pl.DataFrame, bucket: Int[np.ndarray, " n"]) -> None:
         """Puts each row into its bucket."""
         frame = frame.with_columns(cs.categorical().cast(pl.String))[np.argsort(bucket, kind="stable")]
-        numbers, first = np.unique(np.sort(bucket), return_index=True)
-        ends = [*first[1:].tolist(), len(bucket)]
+        found = np.unique(np.sort(bucket), return_index=True, return_counts=True)
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            for number, begin, end in zip(numbers.tolist(), first.tolist(), ends, strict=True):
-                self._append(number, frame.slice(begin, end - begin))
+            for number, first, count in zip(*(array.tolist() for array in found), strict=True):
+                self._append(number, frame.slice(first, count))
 
     def _append(self, number: int, frame: pl.DataFrame) -> None:
+        self.rows[number] = self.rows.get(number, 0) + frame.height
         content = io.BytesIO()
         frame.write_ipc_stream(content, compat_level=OLDEST)
         with self._path(number).open("ab") as file:
@@ -48,6 +51,11 @@ class Spill:
                 parts.append(pl.read_ipc_stream(io.BytesIO(file.read(size))))
         self._path(number).unlink()
         return pl.concat(parts, how="vertical_relaxed")
+
+    def take_all(self, numbers: Sequence[int]) -> pl.DataFrame | None:
+        """The rows of several buckets, likewise."""
+        found = [frame for number in numbers if (frame := self.take(number)) is not None]
+        return pl.concat(found, how="vertical_relaxed") if found else None
 
     def _path(self, number: int) -> Path:
         return self.folder / f"bucket-{number:05d}.arrow"
