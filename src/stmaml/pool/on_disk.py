@@ -1,12 +1,14 @@
 """A table that stays on disk, opened for a pool: members learn from some groups, the meta-learned one from all."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
 from stmaml.pool.meta_wide import Wide
-from stmaml.pool.opening import MOST_ROWS, PoolTable, open_pool_table, ranked
+from stmaml.pool.opening import MOST_ROWS, PoolTable, open_pool_table
 from stmaml.pool.rows import nested
 from stmaml.tables.benchmark import Config, check_unchanged
 from stmaml.tables.ondisk.opening import OnDisk, look_at, schema_of_sample
@@ -14,12 +16,11 @@ from stmaml.tables.schema import Schema
 
 
 def open_pool_on_disk(config: Config, *, shots: int | None = None, seed: int = 0) -> PoolTable:
-    """A sample of groups in memory, the same that a table in memory is cut down to, with scales of all rows; and all
-    groups in shards."""
+    """A sample of whole groups in memory, with scales of all rows; and all groups in shards."""
     table, notes = config.table, list[str]()
     disk = look_at(config.paths, config.reading, table, prepare=lambda frame: nested(frame, table))
     check_unchanged(config, disk.survey.digest)
-    sample = disk.sampled(disk.survey.names if disk.is_small else ranked(disk.survey.names))
+    sample = disk.sampled(disk.survey.names if disk.is_small else _ranked(disk.survey.names))
     if config.schema is None:
         schema = schema_of_sample(disk, table, sample, train=None, notes=notes)
     else:
@@ -31,6 +32,11 @@ def open_pool_on_disk(config: Config, *, shots: int | None = None, seed: int = 0
     wide = _wide(disk, schema, opened.names, notes)
     said = (*opened.notes[:1], _said(disk, sample), *opened.notes[1:], *disk.notes, *notes)
     return replace(opened, wide=wide, notes=said)
+
+
+def _ranked(names: Sequence[str]) -> list[str]:
+    """Names of groups by a digest: neither the order of rows nor a seed changes which are the first."""
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
 
 
 def _said(disk: OnDisk, sample: pl.DataFrame) -> str:

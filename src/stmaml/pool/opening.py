@@ -1,7 +1,6 @@
 """A table opened for a pool: all its groups, whatever their size, and what was made of its columns."""
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +16,6 @@ from stmaml.tables.benchmark import Config, TableConfig, infer_columns, with_tar
 from stmaml.tables.calibration import caution
 from stmaml.tables.columns import Date
 from stmaml.tables.groups import usual_shots
-from stmaml.tables.ondisk.sample import first_groups
 from stmaml.tables.ordering import unordered_note
 from stmaml.tables.parts import check_has
 from stmaml.tables.reading import group_rows
@@ -82,18 +80,15 @@ def enough(frame: pl.DataFrame, keys: pl.Series, notes: list[str]) -> tuple[pl.D
     if frame.height <= MOST_ROWS:
         return frame, keys
     counts = dict(pl.DataFrame({"name": keys}).group_by("name").len().iter_rows())
-    kept = first_groups(ranked(counts), counts, MOST_ROWS)
+    ranked = sorted(counts, key=lambda name: hashlib.sha256(name.encode()).digest())
+    room = np.cumsum([counts[name] for name in ranked]) <= MOST_ROWS
+    kept = [name for name, fits in zip(ranked, room, strict=True) if fits]
     notes.append(
         f"the table is large: {len(kept):,} of its {len(counts):,} groups train and are scored, with at most "
         f"{MOST_ROWS:,} rows; the rows of all are kept, for when those groups are asked for"
     )
     chosen = keys.is_in(kept)
     return frame.filter(chosen), keys.filter(chosen)
-
-
-def ranked(names: Iterable[str]) -> list[str]:
-    """Names of groups by a digest: neither the order of rows nor a seed changes which are the first."""
-    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
 
 
 def _check_groups(counts: Int[np.ndarray, " g"], table: TableConfig) -> None:
