@@ -17,6 +17,7 @@ from stmaml.tables.benchmark import Config
 from stmaml.tables.groups import Sizes
 from stmaml.tables.ondisk import cache, files, opening, shards, survey
 from stmaml.tables.ondisk.files import is_large, open_files
+from stmaml.tables.ondisk.spill import Spill
 from stmaml.tables.parts import Reading
 from tests.table_data import lines
 
@@ -242,3 +243,22 @@ def test_batches_keep_the_order(tmp_path, monkeypatch):
     read = list(table.batches("reading"))
     assert pl.concat(part for _, part in read).equals(frame)
     assert [first for first, _ in read] == np.cumsum([0, *(part.height for _, part in read)])[:-1].tolist()
+
+
+def test_notes_of_many_parts_are_one():
+    said = shards.first_of_each(["a 1", "b", "a 2", "b"])
+    assert said == ["a 1 (so in one of 2 parts of the table that say alike)", "b"]
+
+
+def test_buckets_give_back_what_they_got(tmp_path):
+    frame = rich().with_columns(pl.col("kind").cast(pl.Categorical))
+    bucket = np.arange(frame.height) % 7
+    aside = Spill(tmp_path / "aside")
+    for first in range(0, frame.height, 100):
+        aside.add(frame.slice(first, 100), bucket[first : first + 100])
+    plain = frame.with_columns(pl.col("kind").cast(pl.String))
+    assert aside.rows[3] == (bucket == 3).sum()
+    assert aside.take(3).equals(plain.filter(pl.Series(bucket == 3)))  # type: ignore[union-attr]
+    assert aside.take(3) is None
+    assert aside.take_all([0, 1]).height == (bucket < 2).sum()  # type: ignore[union-attr]
+    assert len(list((tmp_path / "aside").iterdir())) == 4

@@ -202,8 +202,11 @@ def _shard(group: np.ndarray, count: int) -> np.ndarray:
 
 
 def first_of_each(notes: Sequence[str]) -> list[str]:
-    """Notes of many batches: of those that differ by their numbers alone, the first."""
-    kept: dict[str, str] = {}
+    """Notes of many parts of a table: of those that differ by their numbers alone, the first, and how many there are."""
+    alike: dict[str, list[str]] = {}
     for note in notes:
-        kept.setdefault("".join(letter for letter in note if not letter.isdigit()), note)
-    return list(kept.values())
+        alike.setdefault("".join(letter for letter in note if not letter.isdigit()), []).append(note)
+    return [
+        each[0] if len(set(each)) == 1 else f"{each[0]} (so in one of {len(each)} parts of the table that say alike)"
+        for each in alike.values()
+    ]
