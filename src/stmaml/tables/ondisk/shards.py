@@ -202,7 +202,7 @@ def _shard(group: np.ndarray, count: int) -> np.ndarray:
 
 
 def first_of_each(notes: Sequence[str]) -> list[str]:
-    """Notes of many parts of a table: of those that differ by their numbers alone, the first, and how many there are."""
+    """Notes of many parts of a table: of those that differ by their numbers alone the first, and how many are alike."""
     alike: dict[str, list[str]] = {}
     for note in notes:
         alike.setdefault("".join(letter for letter in note if not letter.isdigit()), []).append(note)
