@@ -50,6 +50,9 @@ class Fit:
     """What separates the columns of CSV files; found out if not given."""
     sheet: str | None = None
     """Sheet of Excel files; the first if not given."""
+    on_disk: bool = False
+    """Leave the rows of Parquet and CSV files on disk and hold a bounded part of them in memory, as is done with two
+    million rows and more anyway."""
     method: str = POOL
     """A pool of models (pool), or one meta-learning method alone, such as st-maml."""
     members: tuple[str, ...] = ()

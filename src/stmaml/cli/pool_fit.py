@@ -15,11 +15,11 @@ from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.errors import SettingError
 from stmaml.locks import locked
 from stmaml.pool.fitting import PoolStopped, fit_pool
+from stmaml.pool.on_disk import open_pool_on_disk
 from stmaml.pool.opening import PoolTable, open_pool_table
 from stmaml.pool.store import PoolRun, PoolSettings
 from stmaml.runs import Run
 from stmaml.tables.benchmark import Config, TableConfig
-from stmaml.tables.parts import Reading
 from stmaml.tables.reading import read_table
 from stmaml.tables.schema import Schema
 
@@ -55,7 +55,8 @@ def table_of(flags: Any) -> Config:
     """Where a table lies and what is asked of it."""
     if not flags.files:
         fail("fit needs a table: a CSV, Parquet or Excel file, a folder or an archive of them.")
-    return Config(flags.config, tuple(str(path.resolve()) for path in flags.files), flags.delimiter, flags.sheet)
+    files = tuple(str(path.resolve()) for path in flags.files)
+    return Config(flags.config, files, flags.delimiter, flags.sheet, on_disk=flags.on_disk or None)
 
 
 def usual_folder(files: tuple[Path, ...], config: TableConfig) -> Path:
@@ -73,9 +74,9 @@ def _refuse_others(flags: Any) -> None:
 def _open(config: Config, settings: PoolSettings, seed: int, console: Console) -> PoolTable:
     config.table.check()
     with showing(console, "reading"):
-        reading = Reading(config.delimiter, config.table.columns, sheet=config.sheet)
-        frame = read_table([Path(file) for file in config.files], reading)
-        return open_pool_table(frame, config, shots=settings.shots, seed=seed)
+        if config.stays_on_disk:
+            return open_pool_on_disk(config, shots=settings.shots, seed=seed)
+        return open_pool_table(read_table(config.paths, config.reading), config, shots=settings.shots, seed=seed)
 
 
 def _fit(store: PoolRun, table: PoolTable, settings: PoolSettings, console: Console) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import tyro
 
 from stmaml.cli.folders import check_adapted, check_folder
 from stmaml.cli.parsing import parse
+from stmaml.cli.predict_large import is_large_question, predict_large
 from stmaml.cli.predictions import show_predictions
 from stmaml.cli.progress import showing
 from stmaml.cli.showing import people_console, plain_console
@@ -69,6 +70,9 @@ def main(arguments: list[str]) -> None:
     flags = parse(Predict, arguments, "stmaml predict")
     _check(flags)
     console = plain_console(stderr=True)
+    if is_large_question(flags):
+        predict_large(flags, _levels(flags), console)
+        return
     with showing(console, "reading"):
         schema, answer = _answer_of_file(flags) if flags.run.is_file() else _answer_of_run(flags)
     for note in answer.notes:

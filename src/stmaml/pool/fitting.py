@@ -1,5 +1,6 @@
 """Fitting a pool to a table: members cross-fitted over its groups, weighed, calibrated and scored."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from stmaml.pool.crossfit import HeldOut, fold_fits, folds_of, held_out_tasks, o
 from stmaml.pool.group_effects import effects_of_table
 from stmaml.pool.guarantee import learn_reaches
 from stmaml.pool.importance import Shaken, importance_of, places_of, shake, shaken_arrays
+from stmaml.pool.meta import Meta
 from stmaml.pool.model import PoolModel
 from stmaml.pool.opening import PoolTable
 from stmaml.pool.pooling import Pooling, learn_pooling
@@ -50,7 +52,9 @@ def fit_pool(
 ) -> Fit:
     """The pool of a table's members. With a store, members are kept as they are done, and those kept are not fitted
     again."""
-    members = members_named(settings.members, table.rows, minutes=settings.minutes)
+    members = [
+        _widened(member, table) for member in members_named(settings.members, table.rows, minutes=settings.minutes)
+    ]
     fold = folds_of(table.names)
     tasks = held_out_tasks(table.rows, table.draw, table.counts)
     forecasts: list[dict[str, Forecast]] = [{} for _ in table.counts]
@@ -80,6 +84,11 @@ def fit_pool(
     found = zip(table.counts, tasks, forecasts, strict=True)
     held = [HeldOut(shots, one, each, fold[one.group]) for shots, one, each in found if len(one)]
     return _pooled(table, held, fitted, store, seconds)
+
+
+def _widened(member: Member, table: PoolTable) -> Member:
+    """A meta-learned member draws its tasks from all groups, also from those that stay on disk."""
+    return dataclasses.replace(member, wide=table.wide) if isinstance(member, Meta) else member
 
 
 def _member(member: Member, table: PoolTable, fold: np.ndarray, store: PoolRun | None) -> tuple[list[Forecast], Fitted]:

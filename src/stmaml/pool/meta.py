@@ -5,7 +5,7 @@ nothing. Training moves the network alone, and goes as far as it helps groups th
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +20,7 @@ from stmaml.pool.meta_learner import Plan
 from stmaml.pool.meta_start import linear_start
 from stmaml.pool.meta_tasks import Listed
 from stmaml.pool.meta_training import Trained, Training, first_weights
+from stmaml.pool.meta_wide import Wide
 from stmaml.progress import remark
 
 MIN_GROUPS = 4
@@ -77,6 +78,8 @@ class Meta:
     """Most of training, by the clock; if not given, by the size of the table."""
     steps: int | None = None
     """Most of training; if not given, by the size of the table."""
+    wide: Wide | None = None
+    """All groups of a table that stays on disk: what is trained draws tasks from them."""
 
     def __post_init__(self):
         if self.method not in METHODS:
@@ -103,7 +106,7 @@ class Meta:
         if judged is None:
             raise SettingError(f"{self.method} needs several groups to learn across; the table has {rows.num_groups}.")
         minutes = _minutes(rows) if self.minutes is None else self.minutes
-        trained = start_training(plan, rows, learning, draw).run(judged, minutes)
+        trained = replace(start_training(plan, rows, learning, draw), wide=self.wide).run(judged, minutes)
         fitted = [_one(plan, trained, number) for number in range(len(parts))]
         remark(fitted[0].sentence)
         return list(fitted)

@@ -18,6 +18,12 @@ class Drawn:
     query: Int[np.ndarray, "*m q"]
     asked: Float[np.ndarray, "*m q"]
 
+    @staticmethod
+    def stacked(parts: Sequence["Drawn"]) -> "Drawn":
+        """Those of several parts, on an axis after that of steps."""
+        names = ("support", "given", "query", "asked")
+        return Drawn(*(np.stack([getattr(one, name) for one in parts], axis=1) for name in names))
+
 
 @dataclass(frozen=True)
 class Listed:
@@ -45,30 +51,44 @@ class Listed:
 
     def draw(self, parts: Sequence[Int[np.ndarray, " _"]], draw: Draw, steps: Sequence[int], num_tasks: int) -> Drawn:
         """Tasks of each step and each part: any number of labelled rows that leaves one to ask for."""
-        size = max(1, draw.shots) + draw.max_query  # networks read at least one row, be it of weight 0
-        numbers = np.stack([np.random.default_rng([draw.seed, s]).random((num_tasks, 2 + 2 * size)) for s in steps])
-        each = [self._tasks(part, draw, numbers) for part in parts]
-        names = ("support", "given", "query", "asked")
-        return Drawn(*(np.stack([getattr(one, name) for one in each], axis=1) for name in names))
+        numbers = random_numbers(draw, steps, num_tasks, besides=2)
+        return Drawn.stacked([self._tasks(part, draw, numbers) for part in parts])
 
     def _tasks(self, part: Int[np.ndarray, " k"], draw: Draw, numbers: Float[np.ndarray, "n t r"]) -> Drawn:
         group = part[(numbers[..., 0] * len(part)).astype(int)]
-        count = self.count[group]
-        given = (numbers[..., 1] * (np.minimum(draw.shots, count - 1) + 1)).astype(int)[..., None]
-        offers, places = np.split(numbers[..., 2:], 2, axis=-1)
-        first, asked = np.arange(max(1, draw.shots)), np.arange(draw.max_query)
-        if draw.ordered:
-            support, some = np.broadcast_to(first, (*group.shape, len(first))), slice(0, draw.max_query)
-            later, real = distinct(count - given[..., 0], offers[..., some], places[..., some])
-            query = given + later
-        else:
-            mixed, there = distinct(count, offers, places)
-            support = mixed[..., : len(first)]
-            query, real = (np.take_along_axis(array, given + asked, axis=-1) for array in (mixed, there))
-        labelled, at = first < given, self.start[group][..., None]
-        support = self.order[np.where(labelled, at + support, at)]
-        query = self.order[np.where(real, at + query, at)]
-        return Drawn(support, labelled.astype(np.float32), query, real.astype(np.float32))
+        drawn = task_places(group, self.start, self.count, draw, numbers[..., 1:])
+        return Drawn(self.order[drawn.support], drawn.given, self.order[drawn.query], drawn.asked)
+
+
+def random_numbers(draw: Draw, steps: Sequence[int], num_tasks: int, *, besides: int) -> Float[np.ndarray, "n t r"]:
+    """Numbers from 0 to 1 for the tasks of each step: so many, then two for each row of a task."""
+    size = max(1, draw.shots) + draw.max_query  # networks read at least one row, be it of weight 0
+    return np.stack([np.random.default_rng([draw.seed, s]).random((num_tasks, besides + 2 * size)) for s in steps])
+
+
+def task_places(
+    group: Int[np.ndarray, "n t"],
+    start: Int[np.ndarray, " g"],
+    counts: Int[np.ndarray, " g"],
+    draw: Draw,
+    numbers: Float[np.ndarray, "n t r"],
+) -> Drawn:
+    """Tasks of groups whose rows begin at `start`: any number of labelled rows that leaves one to ask for."""
+    count = counts[group]
+    given = (numbers[..., 0] * (np.minimum(draw.shots, count - 1) + 1)).astype(int)[..., None]
+    offers, places = np.split(numbers[..., 1:], 2, axis=-1)
+    first, asked = np.arange(max(1, draw.shots)), np.arange(draw.max_query)
+    if draw.ordered:
+        support, some = np.broadcast_to(first, (*group.shape, len(first))), slice(0, draw.max_query)
+        later, real = distinct(count - given[..., 0], offers[..., some], places[..., some])
+        query = given + later
+    else:
+        mixed, there = distinct(count, offers, places)
+        support = mixed[..., : len(first)]
+        query, real = (np.take_along_axis(array, given + asked, axis=-1) for array in (mixed, there))
+    labelled, at = first < given, start[group][..., None]
+    support, query = np.where(labelled, at + support, at), np.where(real, at + query, at)
+    return Drawn(support, labelled.astype(np.float32), query, real.astype(np.float32))
 
 
 def distinct(

@@ -17,8 +17,10 @@ from stmaml.pool.meta_answers import Weights
 from stmaml.pool.meta_heldout import HeldOut, Looks
 from stmaml.pool.meta_learner import Plan
 from stmaml.pool.meta_tasks import Listed
+from stmaml.pool.meta_wide import Wide, as_table
 from stmaml.progress import tell
 from stmaml.tasks import Examples, Task
+from stmaml.training.prefetch import Ahead
 
 AVERAGED = 0.98  # of the averaged weights, what stays in a step
 CLIP = 5.0
@@ -44,6 +46,9 @@ class Places(eqx.Module):
     asked: Float[Array, "*m q"]
 
 
+Batches = tuple[Examples, Places]
+
+
 @dataclass(frozen=True)
 class Trained:
     """Learners of all parts, and how the number of their steps was chosen."""
@@ -63,15 +68,18 @@ class Training:
     draw: Draw
     start: Weights
     """The first weights of each part, on its linear model."""
+    wide: Wide | None = None
+    """All groups of a table that stays on disk, to draw tasks from."""
 
     def run(self, judged: HeldOut, minutes: float) -> Trained:
         """The learners of the step that did best on held-out groups."""
         plan, looks, end = self.plan, Looks(), time.monotonic() + 60 * minutes
+        ahead = Ahead(self.drawn)
         state, kept, step = self.first(), self.start, 0
         looks.add(0, judged.scores(plan, self.start))
         while step < plan.steps and looks.since_lowest < plan.patience and time.monotonic() < end:
             for _ in range(plan.strides(step)):
-                state, step = self.advance(state, step), step + plan.every
+                state, step = self.advance(state, step, ahead), step + plan.every
             weights = eqx.tree_at(lambda w: w.vector, self.start, state.average)
             looks.add(step, judged.scores(plan, weights))
             kept = kept if looks.since_lowest else weights
@@ -82,25 +90,22 @@ class Training:
         """No step taken."""
         return first_state(self.plan, self.start)
 
-    def advance(self, state: State, step: int) -> State:
+    def advance(self, state: State, step: int, ahead: Ahead[Batches] | None = None) -> State:
         """The next steps, up to a look."""
         steps = range(step, step + self.plan.every)
-        drawn = Listed.of(self.rows).draw(self.parts, self.draw, steps, self.plan.tasks)
+        table, places = self.drawn(steps) if ahead is None else ahead.take(steps, self.plan.steps)
+        return run_steps(self.plan, state, table, places, jnp.asarray(steps, dtype=jnp.int32))
+
+    def drawn(self, steps: range) -> Batches:
+        """Rows, and which of them are in the tasks of these steps."""
+        if self.wide is None:
+            x, y = self.rows.x, self.rows.y
+            drawn = Listed.of(self.rows).draw(self.parts, self.draw, steps, self.plan.tasks)
+        else:
+            x, y, drawn = self.wide.tasks(self.parts, self.draw, steps, self.plan.tasks)
         rows = [jnp.asarray(part, dtype=jnp.int32) for part in (drawn.support, drawn.query)]
         places = Places(rows[0], jnp.asarray(drawn.given), rows[1], jnp.asarray(drawn.asked))
-        return run_steps(self.plan, state, self._table(), places, jnp.asarray(steps, dtype=jnp.int32))
-
-    def _table(self) -> Examples:
-        """All rows; those without a target, which are in no task, have weight 0. Tables of like size are padded to one,
-        so that they share compiled programs."""
-        rows, size = self.rows, 1 << max(13, (len(self.rows.y) - 1).bit_length())
-        known = np.isfinite(rows.y)
-        x = np.zeros((size, self.plan.num_inputs), dtype=np.float32)
-        y, weight = np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.float32)
-        x[: len(rows.x), : rows.x.shape[1]] = rows.x
-        y[: len(rows.y)], weight[: len(rows.y)] = np.where(known, rows.y, 0.0), known
-        targets = y.astype(np.int32) if self.plan.num_classes else y[:, None]
-        return Examples(jnp.asarray(x), jnp.asarray(targets), jnp.asarray(weight))
+        return as_table(x, y, self.plan.num_inputs, self.plan.num_classes), places
 
 
 def optimizer(plan: Plan) -> optax.GradientTransformation:

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from stmaml.errors import SettingError, SourceError
 from stmaml.pool.base import Draw, GroupedRows
 from stmaml.pool.crossfit import shot_counts
+from stmaml.pool.meta_wide import Wide
 from stmaml.pool.rows import Factors, factors_of, group_places, grouped_rows, in_order, nested
 from stmaml.tables.benchmark import Config, TableConfig, infer_columns, with_targets
 from stmaml.tables.calibration import caution
@@ -38,6 +39,8 @@ class PoolTable:
     """All rows that have a group and a target."""
     draw: Draw
     notes: tuple[str, ...]
+    wide: Wide | None = None
+    """All groups of a table that stays on disk, of which those above are some."""
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from stmaml.tables.calibration import (
 from stmaml.tables.groups import GroupTasks
 from stmaml.tables.heldout import raw_predictions
 from stmaml.tables.novelty import Reference, odd_part, refer
+from stmaml.tables.ondisk.tasks import ShardTasks
 from stmaml.tasks import Examples, weighted_mean
 
 CALIBRATION_TASKS = 1500  # several draws of labelled rows from each group: one draw is most of the chance in coverage
@@ -42,8 +43,8 @@ NOMINAL = (0.5, 0.8, 0.9)  # shares of targets that intervals are to hold, where
 class Calibrating:
     """Recalibrates a trained learner on validation groups, and judges it as users will get it."""
 
-    train: GroupTasks
-    val: GroupTasks
+    train: GroupTasks | ShardTasks
+    val: GroupTasks | ShardTasks
     counts: tuple[int, ...]
     """Numbers of labelled rows to calibrate at."""
 

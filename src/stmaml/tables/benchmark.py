@@ -1,7 +1,8 @@
 """A user's table as a benchmark: a group is a task, some of its rows are labelled, others are asked for."""
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,75 +13,23 @@ from jaxtyping import Shaped
 
 from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Rows, Shelf, Sweep
 from stmaml.benchmarks.sources import MAX_GROUPS
-from stmaml.errors import RunError, SettingError, SourceError
+from stmaml.errors import RunError, SettingError
 from stmaml.tables.aftercare import Calibrating
+from stmaml.tables.asking import TableConfig, infer_columns, with_targets
 from stmaml.tables.calibration import caution
-from stmaml.tables.cells import as_labels
 from stmaml.tables.groups import GroupTasks, Sizes, Split, TaskSizes, split_groups
-from stmaml.tables.leaks import leak_notes
+from stmaml.tables.ondisk.files import is_large
+from stmaml.tables.ondisk.opening import look_at
+from stmaml.tables.ondisk.tasks import ShardTasks
 from stmaml.tables.ordering import sorted_by, unordered_note
 from stmaml.tables.parts import Reading, check_has
-from stmaml.tables.reading import Groups, group_rows, read_table, row_list
-from stmaml.tables.schema import Schema, check_roles, infer_schema, table_keys
-from stmaml.tables.target import WantedTarget, check_target
+from stmaml.tables.reading import Groups, group_rows, read_table
+from stmaml.tables.schema import Schema
 from stmaml.tasks import Scaling, TaskSpec
 
 SHOT_COUNTS = (0, 1, 2, 5, 10, 20, 50, 100)
 TEST_TASKS = 600
 PARTS = ("train", "val", "test")
-
-
-@dataclass(frozen=True)
-class TableConfig:
-    """What is predicted from what, and in which groups."""
-
-    task: str
-    """Column that says which group a row belongs to."""
-    target: str
-    """Column to predict."""
-    features: tuple[str, ...] = ()
-    """Columns to predict it from; all others if none is named."""
-    drop: tuple[str, ...] = ()
-    """Columns to leave out."""
-    categorical: tuple[str, ...] = ()
-    """Columns of names, whatever they look like: numbers that stand for kinds."""
-    ordinal: tuple[str, ...] = ()
-    """Columns of levels that have an order: that of the numbers in them, or else the one in which they first appear."""
-    kind: WantedTarget = "auto"
-    """What the target is: numbers, or classes; found out if not given."""
-    missing: tuple[str, ...] = ()
-    """Values that stand for a missing one, such as 9999.9, beside empty cells and NA."""
-    order: str | None = None
-    """Column that orders the rows of a group: labelled rows are then the first ones, and later ones are asked for."""
-    within: tuple[str, ...] = ()
-    """Columns of larger groups that the groups lie within, such as a district of schools."""
-    also: tuple[str, ...] = ()
-    """Columns of other groupings that cut across the groups, such as the items of a questionnaire."""
-    keep_codes: bool = False
-    """Take values of the target that are far from all others as real."""
-    sizes: Sizes = field(default_factory=Sizes)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns to be read, if not all."""
-        roles = (self.task, self.target, *((self.order,) if self.order else ()), *self.within, *self.also)
-        return tuple(dict.fromkeys((*roles, *self.features))) if self.features else ()
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """All columns that are named."""
-        named = (self.task, self.target, *self.features, *self.drop, *self.categorical, *self.ordinal)
-        return (*named, *self.within, *self.also, *((self.order,) if self.order else ()))
-
-    @property
-    def categories(self) -> tuple[str, ...]:
-        """The columns that hold names, whatever they look like."""
-        grouped = [name for name in (*self.within, *self.also) if name not in (*self.drop, *self.ordinal)]
-        return tuple(dict.fromkeys((*self.categorical, *grouped)))
-
-    def check(self) -> None:
-        """Raises SettingError if one column is to serve two purposes."""
-        check_roles(self.task, self.target, self.features, self.drop, self.categorical, self.ordinal)
 
 
 @dataclass(frozen=True)
@@ -100,6 +49,8 @@ class Config(BenchmarkConfig):
     """What each column holds, found out from training groups if not given."""
     digest: str | None = None
     """First 16 digits of the SHA-256 of all its numbers: files that have changed since are refused."""
+    on_disk: bool | None = None
+    """Whether its rows stay on disk; by their number if not given."""
 
     def __post_init__(self):
         most = self.table.sizes.shots
@@ -114,8 +65,19 @@ class Config(BenchmarkConfig):
     def open(self, shelf: Shelf | None = None) -> Benchmark:
         """The groups of the table, split and encoded."""
         self.table.check()
-        paths = [Path(self.data)] if self.data else [Path(file) for file in self.files]
-        return open_frame(read_table(paths, self.reading), self, shelf)
+        if self.stays_on_disk:
+            return open_on_disk(self, shelf)
+        return open_frame(read_table(self.paths, self.reading), self, shelf)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Files and folders to read."""
+        return [Path(self.data)] if self.data else [Path(file) for file in self.files]
+
+    @property
+    def stays_on_disk(self) -> bool:
+        """Whether it is too large for memory."""
+        return is_large(self.paths) if self.on_disk is None or self.data else self.on_disk
 
 
 def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) -> Benchmark:
@@ -134,11 +96,7 @@ def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) 
         schema = Schema.from_json(config.schema)
     x, y = schema.encode(frame, "the table", notes), schema.target.values(frame, schema.missing)
     digest = _digest(groups, x, y)
-    if config.digest not in (None, digest) and config.data is None:
-        raise RunError(
-            f"the table at {config.files[0]} has changed since it was first learnt from. Restore it, or fit anew with "
-            "--force."
-        )
+    check_unchanged(config, digest)
     found = Sizes(sizes.shots, sizes.query_size, sizes.min_query)
     settings = replace(config, table=replace(table, sizes=found), schema=schema.to_json(), digest=digest)
     parts = {name: _source(getattr(split, name), name, groups, x, y, schema, sizes) for name in PARTS}
@@ -148,11 +106,40 @@ def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) 
     return _opened(settings, schema, split, parts, sizes.shots, said, shelf)
 
 
+def open_on_disk(config: Config, shelf: Shelf | None = None) -> Benchmark:
+    """The groups of a table that stays on disk; what columns hold is found out from a sample of training groups."""
+    table, notes = config.table, list[str]()
+    disk = look_at(config.paths, config.reading, table)
+    sizes = table.sizes.of(disk.survey.counts, ordered=table.order is not None)
+    split = split_groups(disk.survey.names, disk.survey.counts, sizes)
+    schema = disk.schema(table, split, notes) if config.schema is None else Schema.from_json(config.schema)
+    shards = disk.shards(schema, notes)
+    check_unchanged(config, disk.survey.digest)
+    found = Sizes(sizes.shots, sizes.query_size, sizes.min_query)
+    about = {"schema": schema.to_json(), "digest": disk.survey.digest, "on_disk": True}
+    settings = replace(config, table=replace(table, sizes=found), **about)
+    spec = task_spec(schema)
+    tasks = {part: shards.places(getattr(split, part)) for part in PARTS}
+    parts = {part: ShardTasks(shards, *at, spec, sizes, training=part == "train") for part, at in tasks.items()}
+    few = caution(len(split.val), schema.target.is_class)
+    said = [_said_of_groups(disk.survey.rows, table, split, sizes), *disk.notes, *notes, *few]
+    return _opened(settings, schema, split, parts, sizes.shots, said, shelf)
+
+
+def check_unchanged(config: Config, digest: str) -> None:
+    """Raises RunError where the files of a run are no longer those it was fitted to."""
+    if config.digest not in (None, digest) and config.data is None:
+        raise RunError(
+            f"the table at {config.files[0]} has changed since it was first learnt from. Restore it, or fit anew with "
+            "--force."
+        )
+
+
 def _opened(
     settings: Config,
     schema: Schema,
     split: Split,
-    parts: dict[str, GroupTasks],
+    parts: Mapping[str, GroupTasks | ShardTasks],
     most: int,
     notes: list[str],
     shelf: Shelf | None,
@@ -201,33 +188,6 @@ def target_scaling(schema: Schema) -> Scaling:
     return Scaling((0.0,) * width, (1.0,) * width, (schema.target.mean,), (schema.target.std,))
 
 
-def infer_columns(
-    whole: pl.DataFrame, frame: pl.DataFrame, keys: pl.Series, train: pl.Series, table: TableConfig, notes: list[str]
-) -> Schema:
-    """What each column of a frame holds, by the rows to train on, and what is odd about it; `whole` has the rows
-    without a target too."""
-    schema = infer_schema(
-        frame,
-        table.task,
-        table.target,
-        train=train.to_numpy(),
-        features=table.features,
-        drop=table.drop,
-        categorical=table.categories,
-        ordinal=table.ordinal,
-        kind=table.kind,
-        missing=table.missing,
-        notes=notes,
-    )
-    if not schema.used:
-        dropped = "; ".join(f"'{column.name}' is dropped ({column.describe()})" for column in schema.columns[:8])
-        raise SourceError(f"no column is left to predict from: {dropped or 'no other is used'}. Bring some that vary.")
-    if not schema.target.is_class:
-        notes.extend(check_target(whole[table.target], table.missing, keep_codes=table.keep_codes))
-    notes.extend(leak_notes(frame, keys, schema))
-    return schema
-
-
 def _digest(groups: Groups, x: Shaped[np.ndarray, "n dx"], y: Shaped[np.ndarray, " n"]) -> str:
     digest = hashlib.sha256("\n".join(groups.names).encode())
     for array in (x, y, groups.order):
@@ -258,21 +218,6 @@ def _source(
         sizes,
         training=part == "train",
     )
-
-
-def with_targets(frame: pl.DataFrame, table: TableConfig, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
-    """The rows that have a group and a target, and their groups."""
-    keys = table_keys(frame, table.task, table.missing)
-    known = keys.is_not_null() & as_labels(frame[table.target], table.missing).is_not_null()
-    if not known.any():
-        raise SourceError(f"no row has both a '{table.task}' and a '{table.target}'. Check the two columns.")
-    if not known.all():
-        lacking = f"no '{table.task}' or no '{table.target}'"
-        notes.append(
-            f"{int((~known).sum())} of {frame.height} rows have {lacking} and are left out: {row_list(~known)}"
-        )
-        frame, keys = frame.filter(known), keys.filter(known)
-    return frame, keys
 
 
 def _said_of_groups(num_rows: int, table: TableConfig, split: Split, sizes: TaskSizes) -> str:

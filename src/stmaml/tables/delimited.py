@@ -12,6 +12,20 @@ DELIMITERS = (",", ";", "\t", "|")
 
 def read_csv(part: Part, reading: Reading) -> pl.DataFrame:
     """The cells of a CSV file, all as text."""
+    delimiter, header = layout(part, reading)
+    found = places(part.label, header, reading.columns)
+    try:
+        frame = pl.read_csv(part.content, separator=delimiter, columns=found, infer_schema=False, glob=False)
+    except pl.exceptions.PolarsError as error:
+        raise SourceError(csv_complaint(part.label, delimiter, error)) from error
+    names = header if found is None else [header[place] for place in found]
+    if len(names) == frame.width:  # polars leaves doubled quotes in names as they stand
+        frame = frame.rename(dict(zip(frame.columns, names, strict=True)))
+    return tidy(frame, reading.columns)
+
+
+def layout(part: Part, reading: Reading) -> tuple[str, list[str]]:
+    """What separates the columns of a CSV file, and their names."""
     lines = _first_lines(part)
     delimiter = reading.delimiter or _delimiter(lines)
     header = [name.strip() for name in _fields(lines[0], delimiter)]
@@ -20,18 +34,11 @@ def read_csv(part: Part, reading: Reading) -> pl.DataFrame:
             f"{part.label} has a single column '{_short(lines[0])}' when split at {_called(delimiter)}. Name what "
             "separates its columns with --delimiter."
         )
-    found = places(part.label, header, reading.columns)
-    try:
-        frame = pl.read_csv(part.content, separator=delimiter, columns=found, infer_schema=False, glob=False)
-    except pl.exceptions.PolarsError as error:
-        raise SourceError(_csv_complaint(part.label, delimiter, error)) from error
-    names = header if found is None else [header[place] for place in found]
-    if len(names) == frame.width:  # polars leaves doubled quotes in names as they stand
-        frame = frame.rename(dict(zip(frame.columns, names, strict=True)))
-    return tidy(frame, reading.columns)
+    return delimiter, header
 
 
-def _csv_complaint(label: str, delimiter: str, error: Exception) -> str:
+def csv_complaint(label: str, delimiter: str, error: Exception) -> str:
+    """What to say of a file that polars cannot read."""
     if "utf-8" in str(error):
         return f"{label} is not UTF-8 text. Save it in UTF-8, for instance with 'iconv -f latin1 -t utf-8'."
     if "more fields" in str(error):
@@ -56,7 +63,7 @@ def _first_lines(part: Part) -> list[str]:
     try:
         return [line.decode("utf-8-sig").rstrip("\r\n") for line in raw if line.strip()]
     except UnicodeDecodeError as error:
-        raise SourceError(_csv_complaint(part.label, ",", Exception("utf-8"))) from error
+        raise SourceError(csv_complaint(part.label, ",", Exception("utf-8"))) from error
 
 
 def _delimiter(lines: list[str]) -> str:

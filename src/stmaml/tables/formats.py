@@ -34,7 +34,7 @@ def read_part(part: Part, reading: Reading) -> pl.DataFrame:
 
 
 def _read_parquet(part: Part, reading: Reading) -> pl.DataFrame:
-    with _whole(part.label, "Parquet"):
+    with whole(part.label, "Parquet"):
         header = [name.strip() for name in pl.read_parquet_schema(_source(part))]
         found = places(part.label, header, reading.columns)
         frame = pl.read_parquet(_source(part), columns=found)
@@ -42,7 +42,7 @@ def _read_parquet(part: Part, reading: Reading) -> pl.DataFrame:
 
 
 def _read_arrow(part: Part, reading: Reading) -> pl.DataFrame:
-    with _whole(part.label, "Arrow"):
+    with whole(part.label, "Arrow"):
         header = [name.strip() for name in pl.read_ipc_schema(_source(part))]
         found = places(part.label, header, reading.columns)
         frame = pl.read_ipc(_source(part), columns=found)
@@ -50,14 +50,14 @@ def _read_arrow(part: Part, reading: Reading) -> pl.DataFrame:
 
 
 def _read_json_lines(part: Part, reading: Reading) -> pl.DataFrame:
-    with _whole(part.label, "JSON lines"):
+    with whole(part.label, "JSON lines"):
         frame = pl.read_ndjson(_source(part), infer_schema_length=None)
     return _picked(part, frame, reading)
 
 
 def _read_excel(part: Part, reading: Reading) -> pl.DataFrame:
     engine = need_extra("fastexcel", "Excel files are read")
-    with _whole(part.label, "Excel", engine.FastExcelError):
+    with whole(part.label, "Excel", engine.FastExcelError):
         sheets = engine.read_excel(_bytes(part)).sheet_names
         if reading.sheet not in (None, *sheets):
             raise SourceError(f"{part.label} has no sheet '{reading.sheet}'; it has: {', '.join(sheets)}.")
@@ -88,7 +88,7 @@ def _bytes(part: Part) -> bytes:
 
 
 @contextmanager
-def _whole(label: str, form: str, *damage: type[Exception]) -> Iterator[None]:
+def whole(label: str, form: str, *damage: type[Exception]) -> Iterator[None]:
     """Turns the errors of a damaged file, and the panics of polars over it, into one that names it."""
     try:
         yield

@@ -151,33 +151,37 @@ class GroupTasks(eqx.Module):
         return TaskBatch(tasks, jnp.zeros(num_tasks, dtype=int))
 
     def _task(self, group: Int[Array, ""], key: PRNGKeyArray) -> Task:
-        rows_key, shots_key = jr.split(key)
-        shots = self.sizes.shots
-        given = jr.randint(shots_key, (), 0, shots + 1) if self.training else jnp.asarray(shots)
-        draw = self._first_and_later if self.sizes.ordered else self._any
-        places, real = draw(self.count[group], given, key=rows_key)
-        rows, weight = self.start[group] + places, real.astype(self.x.dtype)
-        examples = Examples(self.x[rows], self.y[rows], weight)
-        support = jax.tree.map(lambda a: a[:shots], examples)
-        query = jax.tree.map(lambda a: a[shots:], examples)
-        return Task(eqx.tree_at(lambda s: s.weight, support, support.weight * (jnp.arange(shots) < given)), query)
+        places, weight = draw_rows(self.count[group], self.sizes, training=self.training, key=key)
+        rows, shots = self.start[group] + places, self.sizes.shots
+        examples = Examples(self.x[rows], self.y[rows], weight.astype(self.x.dtype))
+        return Task(jax.tree.map(lambda a: a[:shots], examples), jax.tree.map(lambda a: a[shots:], examples))
 
-    def _any(
-        self, count: Int[Array, ""], given: Int[Array, ""], *, key: PRNGKeyArray
-    ) -> tuple[Int[Array, " k"], Shaped[Array, " k"]]:
-        """Places in a group to label, then to ask for, and which are real."""
-        del given
-        return draw_distinct(count, self.sizes.shots + self.sizes.query_size, key=key)
 
-    def _first_and_later(
-        self, count: Int[Array, ""], given: Int[Array, ""], *, key: PRNGKeyArray
-    ) -> tuple[Int[Array, " k"], Shaped[Array, " k"]]:
-        """The same, where the places asked for are any of those after the first `given`."""
-        given = jnp.minimum(given, count).astype(count.dtype)
-        first = jnp.arange(self.sizes.shots, dtype=count.dtype)
-        later, real = draw_distinct(count - given, self.sizes.query_size, key=key)
-        places = jnp.concatenate([jnp.minimum(first, count - 1), jnp.minimum(given + later, count - 1)])
-        return places, jnp.concatenate([first < count, real])
+def draw_rows(
+    count: Int[Array, ""], sizes: TaskSizes, *, training: bool, key: PRNGKeyArray
+) -> tuple[Int[Array, " k"], Shaped[Array, " k"]]:
+    """Places in a group of `count` rows to label, then to ask for, and which of them count; a training task labels any
+    number of rows."""
+    rows_key, shots_key = jr.split(key)
+    shots = sizes.shots
+    given = jr.randint(shots_key, (), 0, shots + 1) if training else jnp.asarray(shots)
+    if sizes.ordered:
+        places, real = _first_and_later(count, given, sizes, key=rows_key)
+    else:
+        places, real = draw_distinct(count, shots + sizes.query_size, key=rows_key)
+    place = jnp.arange(len(places))
+    return places, real & ((place >= shots) | (place < given))
+
+
+def _first_and_later(
+    count: Int[Array, ""], given: Int[Array, ""], sizes: TaskSizes, *, key: PRNGKeyArray
+) -> tuple[Int[Array, " k"], Shaped[Array, " k"]]:
+    """The first places to label, and to ask for any of those after the first `given`."""
+    given = jnp.minimum(given, count).astype(count.dtype)
+    first = jnp.arange(sizes.shots, dtype=count.dtype)
+    later, real = draw_distinct(count - given, sizes.query_size, key=key)
+    places = jnp.concatenate([jnp.minimum(first, count - 1), jnp.minimum(given + later, count - 1)])
+    return places, jnp.concatenate([first < count, real])
 
 
 def draw_distinct(

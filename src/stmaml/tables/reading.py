@@ -48,10 +48,15 @@ def read_table(paths: Sequence[Path], reading: Reading | None = None) -> pl.Data
     return table
 
 
-def _parts(paths: Sequence[Path]) -> Iterator[Part]:
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """The files behind paths, those of folders in the order of their names."""
     if absent := [path for path in paths if not path.exists()]:
         raise SourceError(f"there is no file {absent[0]}. Check the path.")
-    files = [file for path in paths for file in _files(path)]
+    return [file for path in paths for file in _files(path)]
+
+
+def _parts(paths: Sequence[Path]) -> Iterator[Part]:
+    files = files_of(paths)
     for number, file in enumerate(files):
         if len(files) > 1:
             tell("reading files", number, len(files))

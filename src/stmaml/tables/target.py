@@ -78,7 +78,7 @@ def infer_target(series: pl.Series, train: Chosen, kind: WantedTarget = "auto", 
     if kind != "classification" and words.len():
         _check_no_stray_words(name, words, present, kind)
     if kind == "classification" or (kind == "auto" and (words.len() or present.n_unique() == 2)):
-        classes = tuple(sorted(present.unique().to_list(), key=_class_order))
+        classes = tuple(sorted(present.unique().to_list(), key=class_order))
         if len(classes) > MAX_CLASSES:
             raise SourceError(
                 f"the target '{name}' has {len(classes)} classes, such as '{classes[0]}'; up to {MAX_CLASSES} can be "
@@ -111,7 +111,8 @@ def _check_no_stray_words(name: str, words: pl.Series, present: pl.Series, kind:
         )
 
 
-def _class_order(word: str) -> tuple[bool, float, str]:
+def class_order(word: str) -> tuple[bool, float, str]:
+    """What classes are sorted by: numbers by their size, words after them."""
     number = cells.as_number(word)
     return (number is None, number or 0.0, word)
 

@@ -67,7 +67,8 @@ def _packed_csv(frame: pl.DataFrame) -> bytes:
     return gzip.compress(_csv(frame), mtime=0)
 
 
-def _parquet(frame: pl.DataFrame) -> bytes:
+def as_parquet(frame: pl.DataFrame) -> bytes:
+    """The bytes of a Parquet file."""
     file = io.BytesIO()
     frame.write_parquet(file)
     return file.getvalue()
@@ -99,8 +100,8 @@ _WRITERS: dict[str, tuple[Writer, str]] = {
     ".csv": (_csv, "CSV"),
     ".csv.gz": (_packed_csv, "CSV"),
     ".tsv": (_tsv, "CSV"),
-    ".parquet": (_parquet, "Parquet"),
-    ".pq": (_parquet, "Parquet"),
+    ".parquet": (as_parquet, "Parquet"),
+    ".pq": (as_parquet, "Parquet"),
     ".feather": (_arrow, "Arrow"),
     ".arrow": (_arrow, "Arrow"),
     ".ipc": (_arrow, "Arrow"),

@@ -30,6 +30,7 @@ from stmaml.training.memory import (
     usual_chunk,
 )
 from stmaml.training.observers import Observer
+from stmaml.training.prefetch import Ahead
 from stmaml.training.state import State, bundle, initial_state, typed, unbundle
 from stmaml.training.steps import host_batches, run_many, run_steps, step_key
 from stmaml.training.validation import Validation
@@ -95,6 +96,9 @@ class _Loop:
     """The latest validation score, in words."""
     kept: dict[int, int] = field(default_factory=dict)
     """The step whose weights are each learner's best, once there is one."""
+
+    def __post_init__(self):
+        self._ahead = Ahead(self._draw)
 
     def run(self, step: int, states: States, best: Learners, should_stop: Callable[[], bool]) -> Learners:
         """Trains to the end of `config.steps`; the learners come back with the settings they came with."""
@@ -202,7 +206,9 @@ class _Loop:
 
     def _source_of(self, step: int, count: int) -> Any:
         """What a compiled call takes its tasks from, on the devices that share them."""
-        return self.layout.parted(self._draw(step, count), axis=1) if self.spread is None else self.spread
+        if self.spread is not None:
+            return self.spread
+        return self.layout.parted(self._ahead.take(range(step, step + count), self.config.steps), axis=1)
 
     def _steps_at_once(self, count: int) -> int:
         """Steps in one compiled call: all, unless their batches come from the host and would fill much memory."""
@@ -210,9 +216,9 @@ class _Loop:
             return count
         return largest_divisor(count, DRAWN_BYTES // max(1, self.task_bytes * self.config.tasks_per_batch))
 
-    def _draw(self, step: int, count: int) -> TaskBatch:
+    def _draw(self, coming: range) -> TaskBatch:
         """Host-made batches for the coming steps, checked and stacked; the same ones for every learner."""
-        coming, tasks = range(step, step + count), self.config.tasks_per_batch
+        tasks = self.config.tasks_per_batch
         return host_batches(
             self.source, self.keys[0], coming, tasks, lambda batch: check_batch(batch, self.source.spec)
         )
