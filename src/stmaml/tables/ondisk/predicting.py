@@ -17,7 +17,7 @@ import polars as pl
 from jaxtyping import UInt64
 
 from stmaml.border.writing import PARTIAL, sync, writing
-from stmaml.progress import tell
+from stmaml.progress import listening, tell
 from stmaml.tables.ondisk.cache import check_space, tables_folder, touch
 from stmaml.tables.ondisk.files import DiskTable
 from stmaml.tables.ondisk.shards import first_of_each
@@ -117,7 +117,8 @@ class LargeQuestion:
         return self.keys(frame).hash(0).fill_null(0).to_numpy()
 
     def _asked(self, query: pl.DataFrame, support: pl.DataFrame | None) -> pl.DataFrame:
-        found, notes = self.ask(query, support)
+        with listening(lambda told: None):  # one bar for all pieces
+            found, notes = self.ask(query, support)
         self.notes.extend(notes)
         return found
 
