@@ -1,9 +1,11 @@
-"""Writes a large table of groups as a folder of Parquet files, and fits and predicts it with bounded memory.
+"""Writes a large table of groups as a folder of Parquet files, and measures how it is fitted and predicted.
 
     python studies/large_table.py write /tmp/big --rows 100_000_000 --groups 1_000_000
-    python studies/large_table.py measure /tmp/big --run /tmp/big-run --minutes 2
+    python studies/large_table.py stages fit /tmp/big --task shop --target y --on-disk --run /tmp/run --members mean
+    python studies/large_table.py predict /tmp/run --rows 1_000_000
 
-`measure` prints, for each stage, seconds by the clock and of the processor, and the largest memory so far (VmHWM)."""
+`stages` is a command of stmaml that says, for each stage, seconds by the clock and of the processor, and the largest
+memory so far (VmHWM)."""
 
 import json
 import os
@@ -15,7 +17,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import polars as pl
@@ -66,46 +67,32 @@ def rows_of(level: np.ndarray, slope: np.ndarray, size: int, random: np.random.G
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Fit a pool to the table, and predict new groups, each in a process of its own."""
+class Predict:
+    """Predict rows of new groups, with five labelled rows each, by a pool that was fitted to the table."""
 
-    folder: tyro.conf.Positional[Path]
-    run: Path
-    fit: bool = True
-    """Fit first; else the run is there."""
-    minutes: float = 2.0
-    query_rows: int = 0
-    """Rows of a second table, of other groups with five labelled rows each, to predict; none if 0."""
-    words: Annotated[tuple[str, ...], tyro.conf.arg(help="Further flags of fit.")] = ()
+    run: tyro.conf.Positional[Path]
+    rows: int = 1_000_000
 
     def __call__(self) -> None:
-        fit = ["fit", str(self.folder), "--task", "shop", "--target", "y", "--on-disk", "--minutes", str(self.minutes)]
-        if self.fit:
-            self._timed([*fit, "--run", str(self.run), "--force", *self.words])
-        if self.query_rows:
-            support, query = self._questions()
-            out = self.run / "predictions.parquet"
-            self._timed(["predict", str(self.run), "--support", str(support), "--query", str(query), "--out", str(out)])
-            shutil.rmtree(query.parent)
+        support, query = self._questions()
+        out = self.run / "predictions.parquet"
+        words = ["predict", self.run, "--support", support, "--query", query, "--out", out]
+        subprocess.run([sys.executable, __file__, "stages", *map(str, words)], check=True)
+        shutil.rmtree(query.parent)
 
     def _questions(self) -> tuple[Path, Path]:
         """Labelled rows and rows to predict of new groups."""
         place = self.run.with_name(f"{self.run.name}-asked")
         (place / "query").mkdir(parents=True, exist_ok=True)
-        groups, random = max(1, self.query_rows // 100), np.random.default_rng(5)
+        groups, random = max(1, self.rows // 100), np.random.default_rng(5)
         level, slope = random.normal(size=(2, groups)).astype(np.float32)
-        for number, first in enumerate(range(0, self.query_rows, FILE_ROWS)):
-            frame = rows_of(level, slope, min(FILE_ROWS, self.query_rows - first), random)
+        for number, first in enumerate(range(0, self.rows, FILE_ROWS)):
+            frame = rows_of(level, slope, min(FILE_ROWS, self.rows - first), random)
             frame = frame.with_columns(pl.col("shop") + 10**8)
             frame.drop("y").write_parquet(place / "query" / f"part-{number:04d}.parquet")
         labelled = [rows_of(level, slope, groups, random).with_columns(shop=np.arange(groups)) for _ in range(5)]
         pl.concat(labelled).with_columns(pl.col("shop") + 10**8).write_parquet(place / "support.parquet")
         return place / "support.parquet", place / "query"
-
-    def _timed(self, words: list[str]) -> None:
-        """Runs a command of stmaml in this process's child, which tells its stages."""
-        print(f"stmaml {' '.join(words)}", flush=True)
-        subprocess.run([sys.executable, __file__, "stages", *words], check=True)
 
 
 def stages(words: list[str]) -> None:
@@ -163,4 +150,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["stages"]:
         stages(sys.argv[2:])
     else:
-        tyro.extras.subcommand_cli_from_dict({"write": Write, "measure": Measure})()
+        tyro.extras.subcommand_cli_from_dict({"write": Write, "predict": Predict})()
