@@ -168,6 +168,15 @@ def test_half_written_shards_are_not_believed(tmp_path, monkeypatch):
     assert not left.exists()
 
 
+def test_spoilt_shards_are_made_again(tmp_path):
+    folder = stored(tmp_path / "table", rich())
+    first = config_of(folder).open()
+    (rows,) = (tmp_path / "cache" / "tables").glob("*/shards-*/rows-0000.bin")
+    for spoil in (rows, rows.with_name("shards.json"), rows.parents[1] / "survey.json"):
+        spoil.write_bytes(spoil.read_bytes()[:-9])
+        same_tasks(first.train, config_of(folder).open().train, key=1)
+
+
 def test_tables_not_used_for_longest_make_room(tmp_path):
     root = tmp_path / "cache" / "tables"
     for name, when in (("old", 2), ("older", 1), ("new", 3)):

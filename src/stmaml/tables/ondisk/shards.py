@@ -42,10 +42,16 @@ class Shards:
     width: int
 
     @staticmethod
-    def load(folder: Path) -> "Shards":
-        """Those of a folder."""
-        about = read_json(folder / "shards.json")
-        return Shards(folder, np.array(about["starts"], dtype=np.int64), about["rows"], about["width"])
+    def load(folder: Path) -> tuple["Shards", list[str]] | None:
+        """Those of a folder, and what was said when they were made; None where they are not whole."""
+        try:
+            about = read_json(folder / "shards.json")
+            starts, rows, width = np.array(about["starts"], dtype=np.int64), about["rows"], about["width"]
+            held = sum((folder / _file(number)).stat().st_size for number in range(len(starts)))
+            found = Shards(folder, starts, rows, width), list(about["notes"])
+        except (OSError, RunError, KeyError, TypeError, ValueError):
+            return None
+        return found if held == rows * _stored(width).itemsize else None
 
     @cached_property
     def groups(self) -> pl.DataFrame:
@@ -59,7 +65,7 @@ class Shards:
     def _mapped(self, number: int) -> tuple[mmap.mmap, np.ndarray]:
         if number not in self._maps:
             try:
-                with (self.folder / f"rows-{number:04d}.bin").open("rb") as file:
+                with (self.folder / _file(number)).open("rb") as file:
                     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except OSError as error:
                 raise RunError(f"{self.folder} is gone or cannot be read ({error}). Start again to make it.") from error
@@ -86,6 +92,10 @@ class Shards:
         return found["x"], found["y"]
 
 
+def _file(number: int) -> str:
+    return f"rows-{number:04d}.bin"
+
+
 def _stored(width: int) -> np.dtype[Any]:
     """A row in a finished shard."""
     return np.dtype([("y", "f8"), ("x", "f4", (width,))])
@@ -100,15 +110,17 @@ def shards_of(table: DiskTable, survey: Survey, asked: Asked, schema: Schema, fo
     """The rows as a schema encodes them, from the folder where they were kept, or made and kept there."""
     name = f"shards-{hashlib.sha256(json.dumps(schema.to_json(), sort_keys=True).encode()).hexdigest()[:16]}"
     kept = Whole(folder / name)
-    if kept.path.exists():
-        notes.extend(read_json(kept.path / "shards.json")["notes"])
-        return Shards.load(kept.path)
-    with locked([folder]):
-        make_room(folder, int(1.1 * survey.rows * _scattered(len(schema.outputs)).itemsize))
-        said = _Making(table, survey, asked, schema, kept.begin()).make()
-        kept.finish()
-    notes.extend(said)
-    return Shards.load(kept.path)
+    found = Shards.load(kept.path)
+    if found is None:
+        with locked([folder]):
+            make_room(folder, int(1.1 * survey.rows * _scattered(len(schema.outputs)).itemsize))
+            _Making(table, survey, asked, schema, kept.begin()).make()
+            kept.finish()
+        found = Shards.load(kept.path)
+    if found is None:
+        raise RunError(f"{kept.path} was written and cannot be read. Set STMAML_CACHE to a folder on another disk.")
+    notes.extend(found[1])
+    return found[0]
 
 
 @dataclass
@@ -131,17 +143,15 @@ class _Making:
         size = self.survey.rows * _scattered(self.width).itemsize
         return int(np.clip(-(-size // SHARD_BYTES), 1, MOST_SHARDS))
 
-    def make(self) -> list[str]:
-        """Writes all of it, and says what had to be assumed of the rows."""
+    def make(self) -> None:
+        """Writes all of it, with what had to be assumed of the rows."""
         notes: list[str] = []
         with writing(self.folder):
             self._scatter(notes)
             starts, groups = self._gather()
             groups.write_parquet(self.folder / "groups.parquet")
-        said = first_of_each(notes)
-        about = {"starts": starts, "rows": self.survey.rows, "width": self.width, "notes": said}
+        about = {"starts": starts, "rows": self.survey.rows, "width": self.width, "notes": first_of_each(notes)}
         write_json(self.folder / "shards.json", about)
-        return said
 
     def _scatter(self, notes: list[str]) -> None:
         files = [(self.folder / f"loose-{number:04d}.bin").open("wb") for number in range(self.count)]
@@ -185,7 +195,7 @@ class _Making:
             )
             whole = np.empty(len(rows), dtype=_stored(self.width))
             whole["x"], whole["y"] = rows["x"][order], rows["y"][order]
-            whole.tofile(self.folder / f"rows-{number:04d}.bin")
+            whole.tofile(self.folder / _file(number))
             place, first, count = np.unique(rows["group"][order], return_index=True, return_counts=True)
             parts.append(pl.DataFrame({"place": place, "start": done + first, "count": count}))
             starts.append(done)

@@ -161,12 +161,11 @@ class Survey:
         try:
             about = read_json(folder / "survey.json")
             groups = pl.read_parquet(folder / "groups.parquet")
-        except (OSError, RunError, pl.exceptions.PolarsError):
+            columns = {name: Moments(**one) for name, one in about.pop("columns").items()}
+            whole = about.pop("groups") == groups.height
+            return Survey(groups, columns, **{**about, "labels": tuple(about["labels"])}) if whole else None
+        except (OSError, RunError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError):
             return None
-        if about.pop("groups") != groups.height:
-            return None
-        columns = {name: Moments(**one) for name, one in about.pop("columns").items()}
-        return Survey(groups, columns, **{**about, "labels": tuple(about["labels"])})
 
 
 @dataclass
