@@ -185,6 +185,8 @@ def test_tables_not_used_for_longest_make_room(tmp_path):
         os.utime(root / name, (when, when))
     cache.make_room(root / "new", 500, most=2600)
     assert sorted(path.name for path in root.iterdir()) == ["new", "old"]
+    cache.make_room(root / "new", 500, most=1000, read={root / "old"})
+    assert sorted(path.name for path in root.iterdir()) == ["new", "old"]
 
 
 def test_a_full_disk_is_a_sentence(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,13 @@ def touch(folder: Path) -> None:
         os.utime(folder)
 
 
-def make_room(folder: Path, needed: int, most: int = MOST_BYTES) -> None:
-    """Removes other tables where all together would hold too much; SourceError where the disk has no room."""
-    held = {other: size_of(other) for other in folder.parent.iterdir() if other.is_dir() and other != folder}
-    total = sum(held.values()) + size_of(folder) + needed
+def make_room(folder: Path, needed: int, *, most: int = MOST_BYTES, read: Collection[Path] = ()) -> None:
+    """Removes other tables, but for those that are being read, where all together would hold too much; SourceError
+    where the disk has no room."""
+    held = {other: size_of(other) for other in folder.parent.iterdir() if other.is_dir()}
+    total = sum(held.values()) + needed
     for other in sorted(held, key=_last_used):
-        if total <= most or _is_in_use(other):
+        if total <= most or other == folder or other in read or _is_in_use(other):
             continue
         shutil.rmtree(other, ignore_errors=True)
         total -= held[other]

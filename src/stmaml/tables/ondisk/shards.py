@@ -113,7 +113,8 @@ def shards_of(table: DiskTable, survey: Survey, asked: Asked, schema: Schema, fo
     found = Shards.load(kept.path)
     if found is None:
         with locked([folder]):
-            make_room(folder, int(1.1 * survey.rows * _scattered(len(schema.outputs)).itemsize))
+            needed = int(1.1 * survey.rows * _scattered(len(schema.outputs)).itemsize)
+            make_room(folder, needed, read={file.parent for file in table.files})
             _Making(table, survey, asked, schema, kept.begin()).make()
             kept.finish()
         found = Shards.load(kept.path)
