@@ -4,14 +4,14 @@
 #   studies/equal_terms.sh search FOLDER [SECONDS] [AT_ONCE]    finishes with FOLDER/chosen.json, put into the package too
 #   studies/equal_terms.sh train FOLDER [SECONDS] [AT_ONCE]     finishes with FOLDER/rows.jsonl: a line for each row and range
 #
-# Both go on where they were stopped; rows that take long come first. TRIALS, TASKS, ROUNDS, STEPS and ROWS change the
-# budget; RANGES="0_5 -5_5" the ranges to train on.
+# Both go on where they were stopped; rows that take long come first. TRIALS, TASKS, ROUNDS, INNER, STEPS and ROWS change
+# the budget; RANGES="0_5 -5_5" the ranges to train on.
 set -u
 stage=$1 folder=$2 seconds=${3:-570} at_once=${4:-6}
-rows=${ROWS:-bmaml anp mmaml platipus st-maml st-maml-without-tailoring st-maml-without-augmentation st-maml-deterministic arml hsml np meta-sgd maml cnp}
+rows=${ROWS:-bmaml maml-attention anp tnp mmaml platipus st-maml st-maml-without-tailoring st-maml-without-augmentation st-maml-deterministic arml hsml np meta-sgd maml cnp}
 export XLA_PYTHON_CLIENT_PREALLOCATE=false TF_CPP_MIN_LOG_LEVEL=3 PYTHONUNBUFFERED=1
 export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" python=${PYTHON:-python3} folder
-export trials=${TRIALS:-24} tasks=${TASKS:-150000} rounds=${ROUNDS:-2} steps=${STEPS:-50000}
+export trials=${TRIALS:-24} tasks=${TASKS:-150000} rounds=${ROUNDS:-2} steps=${STEPS:-50000} inner=${INNER:-5 10}
 export deadline=$(($(date +%s) + seconds))
 mkdir -p "$folder/logs"
 
@@ -20,8 +20,9 @@ limited() { # the command, asked to stop at the deadline and killed soon after
   ((left > 5)) && timeout -k 15 "$left" "$@"
 }
 search_row() {
+  # shellcheck disable=SC2086
   limited "$python" -m stmaml search regression2d --method "$1" --trials "$trials" --tasks "$tasks" --rounds "$rounds" \
-    --out "$folder/search" >"$folder/logs/search-$1.json" 2>"$folder/logs/search-$1.log"
+    --inner-steps $inner --out "$folder/search" >"$folder/logs/search-$1.json" 2>"$folder/logs/search-$1.log"
 }
 train_row() { # RANGE:ROW
   local range=${1%%:*} row=${1#*:}

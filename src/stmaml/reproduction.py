@@ -14,13 +14,12 @@ from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget
 from stmaml.errors import RunError, SettingError
 from stmaml.experiments import EvaluateConfig, evaluate_run, save_scores, summarise_scores, tests_of, train_runs
 from stmaml.methods import METHODS
-from stmaml.methods.looks_up import LookUp
 from stmaml.metric_table import ordered
 from stmaml.metrics import of_each_task, summarise_crossed
 from stmaml.provenance import provenance
 from stmaml.recipes import BEYOND, RECIPES, Experiment, presets, recipe
 from stmaml.recipes.base import with_changes
-from stmaml.recipes.rows import ABLATIONS, searched
+from stmaml.recipes.rows import ABLATIONS, LOOKING, row_recipe, searched
 from stmaml.runs import Run, as_json, held_runs
 from stmaml.training import Diverged, Observer
 
@@ -28,7 +27,6 @@ VAL_TASKS = 500  # validation tasks that choose a baseline's settings
 QUICK = BoostingConfig(
     learning_rate=(0.1,), max_leaf_nodes=(15,), min_samples_leaf=(20,), max_iter=60, max_rows=20_000, tuning_rows=5_000
 )
-LOOKING = "maml-attention"  # MAML whose inputs look the support up: what attention brings without a task variable
 SWEPT = ("st-maml", "st-maml-best")  # rows that are tested with several numbers of examples
 
 
@@ -242,8 +240,7 @@ def _looking(name: str, benchmark: Benchmark) -> list[Cell]:
     """MAML with attention, where it is tried on the benchmark at all and inputs are no images."""
     if not presets(name, "maml") or benchmark.train.spec.is_image:
         return []
-    main = recipe(name, "maml", presets(name, "maml")[0])
-    return [Cell(LOOKING, replace(main, modelling=replace(main.modelling, lookup=LookUp("attention"))))]
+    return [Cell(LOOKING, searched(RECIPES, name, LOOKING) or row_recipe(RECIPES, name, LOOKING))]
 
 
 def _within(cell: Cell, budget: Budget, changes: dict[str, Any], *, own_pace: bool = False) -> Cell:

@@ -16,7 +16,7 @@ TABLE = "table"  # the name of a user's table among benchmarks
 VAL_SEED = 1
 TEST_SEED = 2
 SEARCH_SEED = 1_936_026_993  # of validation tasks that choose settings: other ones than those that choose a checkpoint
-ONLY_IN_TRAINING = {"min_shots": None, "most_shots": None, "pool": None}
+ONLY_IN_TRAINING = {"min_shots": None, "most_shots": None, "pool": None, "both_ranges": False}
 """Settings that no test task depends on, and what they are in a test."""
 TOLD_AS = {"test_years": "years", "val_years": "years"}
 """Settings that another flag changes at test time."""

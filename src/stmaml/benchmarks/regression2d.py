@@ -37,6 +37,9 @@ class Config(BenchmarkConfig):
 
     input_range: tuple[float, float] = (0.0, 5.0)
     """Range of the inputs: 0 5 in the paper's text, -5 5 in the authors' code and ARML's."""
+    both_ranges: bool = False
+    """Draw the inputs of every other training task, at random, from 0 5, and those of the others from -5 5: one learner
+    then serves both, since the functions are the same. `input_range` stays that of validation and test tasks."""
     noise: float = 0.3
     """Standard deviation of the noise on all targets."""
     noise_range: tuple[float, float] | None = None
@@ -136,13 +139,20 @@ class Curves(eqx.Module):
         shots = self.settings.most_shots or self.settings.shots if self.random_shots else self.settings.shots
         coefficient_key, x_key, noise_key, shots_key = jr.split(key, 4)
         noise = self._noise(key=jr.fold_in(key, 4))
-        low, high = self.settings.input_range if self.extent is None else self.extent
+        low, high = self._range(key=jr.fold_in(key, 5))
         x = draw_inputs(family, jr.uniform(x_key, (shots + self.settings.query_size, 2), minval=low, maxval=high))
         clean = evaluate_family(family, draw_coefficients(family, key=coefficient_key), x)[:, None]
         y = clean + noise * jr.normal(noise_key, clean.shape)
         fewest = self.settings.min_shots if self.random_shots else None
         support = Examples(x[:shots], y[:shots], shot_weights(shots, fewest, key=shots_key))
         return Task(support, Examples.of(x[shots:], y[shots:])), clean[shots:]
+
+    def _range(self, *, key: PRNGKeyArray) -> tuple[Float[Array, ""] | float, Float[Array, ""] | float]:
+        if self.settings.both_ranges and self.random_shots:
+            low, high = jnp.array(RANGES)[jr.randint(key, (), 0, len(RANGES))]
+        else:
+            low, high = self.settings.input_range if self.extent is None else self.extent
+        return low, high
 
     def _noise(self, *, key: PRNGKeyArray) -> Float[Array, ""] | float:
         settings = self.settings

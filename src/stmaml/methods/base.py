@@ -36,6 +36,14 @@ class AbstractPredictor(eqx.Module):
         del weight
         return self(x)
 
+    def together(self, x: Float[Array, "n *dx"], weight: Weight | None) -> AbstractOutcome:
+        """The outcomes of stacked predictors, on their axis: for those that can share the work."""
+
+        def outcome(predictor: AbstractPredictor) -> AbstractOutcome:
+            return predictor(x) if weight is None else predictor.padded(x, weight)
+
+        return eqx.filter_vmap(outcome)(self)
+
 
 @runtime_checkable
 class Net(Protocol):
@@ -191,11 +199,7 @@ def predict(
 
 def predict_with(predictors: AbstractPredictor, x: Float[Array, "n *dx"], weight: Weight | None = None) -> Prediction:
     """The mixture of stacked predictors at `x`."""
-
-    def outcome(predictor: AbstractPredictor) -> AbstractOutcome:
-        return predictor(x) if weight is None else predictor.padded(x, weight)
-
-    return Prediction(eqx.filter_vmap(outcome)(predictors))
+    return Prediction(predictors.together(x, weight))
 
 
 def sample_predictors(draw: Callable[[PRNGKeyArray], PredictorT], *, num_samples: int, key: PRNGKeyArray) -> PredictorT:

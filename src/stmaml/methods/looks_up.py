@@ -120,6 +120,11 @@ class LookupPredictor(AbstractPredictor):
         """The same for a padded set."""
         return self.predictor.padded(look_up(x, self.memory), weight)
 
+    def together(self, x: Float[Array, "n *dx"], weight: Weight | None) -> AbstractOutcome:
+        """Stacked predictors have the same memory: each input looks it up once, however many they are."""
+        memory = jax.tree.map(lambda leaf: leaf[0], self.memory)
+        return self.predictor.together(look_up(x, memory), weight)
+
 
 def look_up(x: Float[Array, "n *dx"], memory: Memory | Surroundings) -> Float[Array, "n d"]:
     """The inputs, each followed by what it finds."""

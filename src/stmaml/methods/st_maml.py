@@ -129,12 +129,21 @@ class STMAML(AbstractMetaLearner):
 
     def _mixture_loss(self, task: Task, draws: int, *, key: PRNGKeyArray) -> tuple[Scalar, Metrics]:
         """Minus the log-density, for one example, of the query set as a whole under a mixture of predictors."""
-        predictors = self.adapt(task.support, num_samples=draws, key=key)
-        outcomes = jax.vmap(lambda predictor: predictor.padded(task.query.x, task.query.weight))(predictors)
-        log_prob = jax.vmap(lambda outcome: outcome.log_prob(task.query.y))(outcomes)
+        p_z = self.task_distribution(task.support)
+
+        def of_draw(key: PRNGKeyArray) -> Float[Array, " q"]:
+            # Within one vmap, weights that no inner step has moved are multiplied once for all draws.
+            predictor = NetPredictor(self._fine_tune(p_z, task.support, key=key)[0], self.likelihood)
+            return predictor.padded(task.query.x, task.query.weight).log_prob(task.query.y)
+
+        log_prob = jax.vmap(of_draw)(jr.split(key, draws))
         each = log_prob @ task.query.weight  # of the set as a whole, under each predictor
         count = jnp.maximum(task.query.weight.sum(), 1.0)
-        return -(jax.nn.logsumexp(each) - jnp.log(draws)) / count, {"fit": -each.mean() / count}
+        loss, parts = -(jax.nn.logsumexp(each) - jnp.log(draws)) / count, {"fit": -each.mean() / count}
+        if not self.settings.point_weight:
+            return loss, parts
+        points = -weighted_mean(jax.nn.logsumexp(log_prob, axis=0) - jnp.log(draws), task.query.weight)
+        return loss + self.settings.point_weight * points, parts | {"points": points}
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
         """One predictor for each draw of z from the prior p(z | support)."""

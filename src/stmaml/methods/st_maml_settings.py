@@ -71,6 +71,10 @@ class Settings(Variational, FineTuning):
     elbo_weight: float = 0.0
     """Beyond the paper: weight of minus the ELBO beside the loss of `prior_draws`. It has each draw of z stand for one
     function, where the mixture alone is content with draws that hedge."""
+    point_weight: float = 0.0
+    """Beyond the paper: weight of the mixture's density at each asked input by itself beside the loss of `prior_draws`,
+    which is of the query set as a whole. That makes draws differ where a task is open, this makes them agree with what
+    is known at each input; it is how predictions are scored."""
     proto_head: bool = False
     """Beyond the paper: on images, start the last layer from the class means of the support's features."""
     encoder: Encoding = field(default_factory=Encoding)
@@ -100,11 +104,12 @@ class Settings(Variational, FineTuning):
             raise SettingError(f"on images --h-form says where h enters, so --h-layer must be 0; got {self.h_layer}.")
 
     def _check_draws(self, spec: TaskSpec) -> None:
-        if not 0 <= self.elbo_weight < float("inf"):
-            raise SettingError(f"--elbo-weight must be a number of at least 0; got {self.elbo_weight:g}.")
+        for flag, value in (("--elbo-weight", self.elbo_weight), ("--point-weight", self.point_weight)):
+            if not 0 <= value < float("inf"):
+                raise SettingError(f"{flag} must be a number of at least 0; got {value:g}.")
+            if self.prior_draws is None and value:
+                raise SettingError(f"{flag} goes with --prior-draws; without them the loss is the ELBO alone.")
         if self.prior_draws is None:
-            if self.elbo_weight:
-                raise SettingError("--elbo-weight goes with --prior-draws; without them the loss is the ELBO alone.")
             return
         at_least(1, prior_draws=self.prior_draws)
         if not self.stochastic:

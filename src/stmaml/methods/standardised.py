@@ -55,6 +55,10 @@ class ScaledPredictor(AbstractPredictor):
         """The same for a padded set."""
         return self._unscale(self.predictor.padded(_scale_inputs(x, self.scaling), weight))
 
+    def together(self, x: Float[Array, "n *dx"], weight: Weight | None) -> AbstractOutcome:
+        """Stacked predictors, as what is inside has them."""
+        return self._unscale(self.predictor.together(_scale_inputs(x, self.scaling), weight))
+
     def _unscale(self, outcome: AbstractOutcome) -> AbstractOutcome:
         if not self.scale_targets:
             return outcome

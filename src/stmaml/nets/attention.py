@@ -1,5 +1,8 @@
 """Attention over a weighted set."""
 
+import copy
+from typing import Any, TypeVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.errors import SettingError
 from stmaml.nets.layers import MLP, Linear
+from stmaml.nets.patches import Precision
 from stmaml.tasks import Weight
+
+Tree = TypeVar("Tree")
 
 
 class MultiHeadAttention(eqx.Module):
@@ -63,6 +69,8 @@ class AttentionBlock(eqx.Module):
     attention: MultiHeadAttention
     revise: MLP
     norms: tuple[eqx.nn.LayerNorm, eqx.nn.LayerNorm]
+    precision: Precision = eqx.field(static=True)
+    """Numbers in which both parts are computed. What they are added to, and shares of attention, stay as they are."""
 
     def __init__(self, size: int, *, num_heads: int, key: PRNGKeyArray):
         """Rows of `size` numbers in and out; the revision is twice as wide inside."""
@@ -70,6 +78,7 @@ class AttentionBlock(eqx.Module):
         self.attention = MultiHeadAttention(size, size, num_heads=num_heads, key=attention_key)
         self.revise = MLP((size, 2 * size, size), init="glorot", key=revise_key)
         self.norms = (eqx.nn.LayerNorm(size), eqx.nn.LayerNorm(size))
+        self.precision = "float32"
 
     def __call__(self, rows: Float[Array, "n f"], weight: Weight) -> Float[Array, "n f"]:
         """The rows after looking at each other."""
@@ -77,23 +86,45 @@ class AttentionBlock(eqx.Module):
 
     def look(self, rows: Float[Array, "q f"], seen: Float[Array, "n f"], weight: Weight) -> Float[Array, "q f"]:
         """The rows after looking at `seen`; normalised before each part, so that the sum stays a straight path."""
-        normed, seen = jax.vmap(self.norms[0])(rows), jax.vmap(self.norms[0])(seen)
-        return self._revised(rows + self.attention(normed, seen, seen, weight))
+        normed, seen = self._normed(0, rows), self._normed(0, seen)
+        return self._revised(rows + self._lowered(self.attention)(normed, seen, seen, weight).astype(rows.dtype))
 
     def look_with_self(
         self, rows: Float[Array, "q f"], seen: Float[Array, "n f"], weight: Weight
     ) -> Float[Array, "q f"]:
         """The same, where each row looks at itself too, and at no other."""
-        normed, seen = jax.vmap(self.norms[0])(rows), jax.vmap(self.norms[0])(seen)
-        return self._revised(rows + self.attention.with_self(normed, seen, weight))
+        normed, seen = self._normed(0, rows), self._normed(0, seen)
+        return self._revised(rows + self._lowered(self.attention).with_self(normed, seen, weight).astype(rows.dtype))
 
     def _revised(self, rows: Float[Array, "q f"]) -> Float[Array, "q f"]:
-        return rows + self.revise(jax.vmap(self.norms[1])(rows))
+        return rows + self._lowered(self.revise)(self._normed(1, rows)).astype(rows.dtype)
+
+    def _normed(self, which: int, rows: Float[Array, "q f"]) -> Float[Array, "q f"]:
+        return self._lowered(jax.vmap(self.norms[which])(rows))
+
+    def _lowered(self, tree: Tree) -> Tree:
+        """The same in the numbers that both parts are computed in."""
+        if self.precision == "float32":
+            return tree
+        return jax.tree.map(lambda leaf: leaf.astype(self.precision) if eqx.is_inexact_array(leaf) else leaf, tree)
+
+
+def in_precision(tree: Tree, precision: Precision) -> Tree:
+    """A learner whose layers of attention compute in these numbers; its weights are the same."""
+
+    def change(node: Any) -> Any:
+        if isinstance(node, AttentionBlock):
+            node = copy.copy(node)
+            object.__setattr__(node, "precision", precision)  # it has an __init__ of its own, which makes new weights
+        return node
+
+    return jax.tree.map(change, tree, is_leaf=lambda node: isinstance(node, AttentionBlock))
 
 
 def weighted_softmax(logits: Float[Array, "*rest n"], weight: Weight) -> Float[Array, "*rest n"]:
     """Shares proportional to weight * exp(logits); all zero for an empty set."""
     weight = jnp.broadcast_to(weight, logits.shape)
     counts, log_weight = weight > 0, jnp.log(jnp.where(weight > 0, weight, 1.0))
+    given, logits = logits.dtype, logits.astype(log_weight.dtype)
     shares = jax.nn.softmax(jnp.where(counts, logits + log_weight, jnp.finfo(logits.dtype).min))
-    return jnp.where(counts, shares, 0.0)  # an empty set would get equal shares of its padding
+    return jnp.where(counts, shares, 0.0).astype(given)  # an empty set would get equal shares of its padding

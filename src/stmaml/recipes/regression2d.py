@@ -73,15 +73,16 @@ _DEMO = Experiment(
         steps=5_000, tasks_per_batch=50, outer_lr=3e-3, optimizer="muon", warmup=100, val_metric="nll", val_samples=8
     ),
 )
-# One learner for 1 to 20 examples and any noise from 0.1 to 0.8, which it has to infer.
-_ANY = regression2d.Config(min_shots=1, most_shots=20, noise_range=(0.1, 0.8))
+# One learner for 1 to 20 examples, both ranges of inputs and any noise from 0.1 to 0.8, which it has to infer.
+_ANY = regression2d.Config(both_ranges=True, min_shots=1, most_shots=20, noise_range=(0.1, 0.8), query_size=24)
 _OPEN = Modelling(standardise=True, noise_model="mixture")
 _LONG = TrainConfig(
     steps=20_000,
-    tasks_per_batch=500,
+    tasks_per_batch=1_000,
     outer_lr=4e-3,
     optimizer="muon",
-    warmup=1_000,
+    warmup=500,
+    precision="bfloat16",
     val_metric="nll",
     val_samples=8,
     on_divergence="rollback",
@@ -92,15 +93,16 @@ _BEST = Experiment(
     "best",
     _ANY,
     st_maml.Config(
-        hidden=(64, 64),
+        hidden=(128, 128),
         h_size=32,
-        prior_draws=8,
-        encoder=Encoding((128, 128), attention=2, z_hidden=(128,), z_size=32),
-        inner=_inner(1e-3, 2),
+        prior_draws=6,
+        point_weight=1.0,
+        encoder=Encoding((64, 64), attention=1, num_heads=4, z_hidden=(128,), z_size=32),
+        inner=_inner(1e-3, 0),  # attention has read the support; steps for every draw would cost more than all else
     ),
-    modelling=replace(_OPEN, lookup=LookUp("attention", 128, lookup_layers=5)),
+    modelling=replace(_OPEN, lookup=LookUp("attention", 128, lookup_layers=5, lookup_heads=4)),
     training=_LONG,
 )
-_TNP_BEST = Experiment("regression2d", "tnp", "best", _ANY, tnp.Config(width=128, layers=7, num_heads=8), _OPEN, _LONG)
+_TNP_BEST = Experiment("regression2d", "tnp", "best", _ANY, tnp.Config(width=128, layers=6, num_heads=4), _OPEN, _LONG)
 
 RECIPES = (*_PAPER, _RELEASED, _DEMO, _BEST, _TNP_BEST)

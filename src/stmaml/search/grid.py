@@ -5,8 +5,8 @@
 | optimizer | Adam, Muon | all |
 | outer rate | 0.001, 0.003, 0.01 | all |
 | inner rate | 0.001, 0.003, 0.01, 0.1 | methods with an inner loop |
-| inner steps in training | 5, 10 | methods with an inner loop |
-| inner steps in the test | those of training, twice as many | methods with an inner loop |
+| inner steps in training | 5, 10, or those asked for | methods with an inner loop |
+| inner steps in the test | those of training, twice and four times as many | methods with an inner loop |
 | KL weight | 0.003, 0.01, 0.03, 0.1 | methods with a KL term |
 | meta-loss | chaser, query | BMAML |
 
@@ -42,7 +42,7 @@ GRID: Space = {
 }
 TRACED = (OUTER_LR, INNER_LR, KL_WEIGHT)  # numbers of the compiled program: trials that differ in these train together
 FIRST_OUTER_LR = 3e-3
-TEST_FACTORS = (1, 2)  # inner steps in the test, over those of training
+TEST_FACTORS = (1, 2, 4)  # inner steps in the test, over those of training
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,19 @@ class Cells:
     inside: list[dict[str, Any]] = field(default_factory=list)
 
 
-def space_of(base: Experiment) -> Space:
-    """The part of the grid that says something about a method."""
+def space_of(base: Experiment, inner_steps: tuple[int, ...] = GRID[INNER_STEPS]) -> Space:
+    """The part of the grid that says something about a method, with these inner steps in training."""
     settings: Any = base.method_settings
     names = {each.name for each in fields(settings)}
     present = {path for path in GRID if path.split(".")[1] in names or path.startswith("training.")}
     if "stochastic" in names and not settings.stochastic:
         present -= {KL_WEIGHT}  # a z that is no draw has no KL
-    return {path: values for path, values in GRID.items() if path in present}
+    return {path: inner_steps if path == INNER_STEPS else values for path, values in GRID.items() if path in present}
 
 
-def draw_trials(base: Experiment, count: int) -> list[Trial]:
+def draw_trials(base: Experiment, count: int, inner_steps: tuple[int, ...] = GRID[INNER_STEPS]) -> list[Trial]:
     """`count` trials of a method, the same whenever they are asked for."""
-    space = space_of(base)
+    space = space_of(base, inner_steps)
     cells = Cells(_product(space, traced=False), _product(space, traced=True))
     firsts = _first_cells(base, space)
     by_group = [_picked(cells, firsts, index) for index in range(len(cells.groups))]

@@ -44,6 +44,8 @@ class Search:
     """One in so many trials goes on."""
     tasks_per_batch: int = 100
     """Tasks in a meta-step."""
+    inner_steps: tuple[int, ...] = (5, 10)
+    """Inner steps in training that are tried; in the test, also twice and four times as many."""
     val_tasks: int = 2000
     """Validation tasks that judge a trial."""
     val_draws: int = 20
@@ -53,6 +55,7 @@ class Search:
         at_least(1, trials=self.trials, tasks=self.tasks, rounds=self.rounds, tasks_per_batch=self.tasks_per_batch)
         at_least(1, val_tasks=self.val_tasks, val_draws=self.val_draws)
         at_least(2, keep=self.keep)
+        at_least(1, inner_steps=min(self.inner_steps, default=0))
 
     def run(self, benchmark: str, row: str, folder: Path, **changes: Any) -> Record:
         """All trials, those kept in `folder` from before not again; `changes` are to settings of the benchmark."""
@@ -61,7 +64,7 @@ class Search:
         base = replace(base, training=replace(base.training, tasks_per_batch=self.tasks_per_batch))
         record = self._opened(base, row, folder)
         judge = _Judge.of(base, self)
-        trials = draw_trials(base, self.trials)
+        trials = draw_trials(base, self.trials, self.inner_steps)
         for number in range(self.rounds):
             self._round(base, number, trials, judge, record, folder)
             trials = _best(_of_round(record, number), trials, max(1, len(trials) // self.keep))
@@ -70,8 +73,9 @@ class Search:
         return record
 
     def _opened(self, base: Experiment, row: str, folder: Path) -> Record:
-        space = {path: list(values) for path, values in space_of(base).items()}
-        asked = {"benchmark": base.benchmark, "row": row, "grid": space, "budget": asdict(self)}
+        space = {path: list(values) for path, values in space_of(base, self.inner_steps).items()}
+        budget = asdict(self) | {"inner_steps": list(self.inner_steps)}  # as JSON has it
+        asked = {"benchmark": base.benchmark, "row": row, "grid": space, "budget": budget}
         path = folder / FILE
         if not path.exists():
             return {**provenance(), **asked, "trials": []}
@@ -84,7 +88,7 @@ class Search:
         self, base: Experiment, number: int, trials: Sequence[Trial], judge: "_Judge", record: Record, folder: Path
     ) -> None:
         """Trains and judges the trials of a round, group by group, and keeps what came out after each."""
-        widths = _count(trial.group for trial in draw_trials(base, self.trials))
+        widths = _count(trial.group for trial in draw_trials(base, self.trials, self.inner_steps))
         tasks = self.tasks * self.keep**number
         done = [Trial(one["settings"], one["seed"]) for one in _of_round(record, number)]
         for group in dict.fromkeys(trial.group for trial in trials):

@@ -6,6 +6,7 @@ from typing import Literal
 import optax
 
 from stmaml.errors import SettingError, above, at_least
+from stmaml.nets.patches import Precision
 from stmaml.training.memory import parse_size
 from stmaml.training.optimizers import OptimizerName, optimizer
 
@@ -27,6 +28,9 @@ class TrainConfig:
     """How the step size goes on: down to zero along a half cosine, or level."""
     warmup: int = 0
     """Steps over which the step size first rises from zero; a quarter of all steps at most."""
+    precision: Precision = "float32"
+    """Numbers in which layers of attention are computed in training: bfloat16 halves the memory that a GPU moves. Their
+    weights, and all that is computed after training, are in float32."""
     weight_decay: float = 0.0
     """Share of each weight matrix that a step of size 1 takes away: keeps large networks from learning by heart."""
     clip_norm: float = 10.0

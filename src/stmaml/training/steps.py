@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 from stmaml.likelihoods import estimate_noise, without_noise
 from stmaml.limits import AHEAD_BYTES
 from stmaml.methods.base import AbstractMetaLearner
+from stmaml.nets.attention import in_precision
 from stmaml.tasks import Scalar, Task, TaskBatch
 from stmaml.training.config import TrainConfig
 from stmaml.training.devices import ONE_DEVICE, Layout
@@ -105,7 +106,8 @@ def meta_step(
 
     @eqx.filter_value_and_grad(has_aux=True)
     def mean_loss(learner: AbstractMetaLearner, tasks: Task, keys: Key[Array, " m"]):
-        losses, metrics = jax.vmap(lambda task, key: learner.loss(task, key=key))(tasks, keys)
+        ready = in_precision(learner, config.precision)
+        losses, metrics = jax.vmap(lambda task, key: ready.loss(task, key=key))(tasks, keys)
         return losses.mean(), {name: values.mean() for name, values in metrics.items()}
 
     keys = jr.split(key, batch.family.shape[0])
