@@ -24,7 +24,7 @@ import numpy as np
 from stmaml.benchmarks.base import TEST_SEED
 from stmaml.benchmarks.regression2d import RANGES
 from stmaml.benchmarks.sources import TaskSet
-from stmaml.evaluation import evaluate
+from stmaml.evaluation import Scores, evaluate
 from stmaml.experiments import (
     EvaluateConfig,
     Test,
@@ -38,12 +38,15 @@ from stmaml.experiments import (
 )
 from stmaml.recipes import Experiment, recipe
 from stmaml.recipes.base import with_changes
+from stmaml.runs import Run, as_json
 from stmaml.tasks import Task, pad
 from stmaml.training import State, initial_state
 from stmaml.training.steps import run_steps
 
 CHUNK = 50  # steps of one learner before the next has its turn
 SHOTS = (10, 2, 5, 1, 20)
+DRAWS = ((20, 1), (100, 4))  # draws, and by what the number of test tasks is divided
+ONE = "tnp"  # has one predictor, however many are asked for
 RESERVED = 100  # seconds for scores
 SAVED_EVERY = 60
 
@@ -91,15 +94,15 @@ def main() -> None:
     changes = json.loads(flags.changes)
     asked = {row: with_changes(one, {**changes.get("all", {}), **changes.get(row, {})}) for row, one in asked.items()}
     tests: dict[Any, Test] = {}
-    thread = threading.Thread(target=freeze_tests, args=(next(iter(asked.values())), flags.test_tasks, tests))
-    thread.start()
     turns = [Turn.of(row, experiment) for row, experiment in asked.items()]
+    thread = threading.Thread(target=prepare, args=(turns, flags.test_tasks, tests))
+    thread.start()
     steps = train(turns, asked, flags.until - flags.reserved, flags.out)
     thread.join()
     for turn in turns:
         save(turn, asked[turn.name], steps, flags.out)
     with (flags.out / "scores.jsonl").open("a") as lines:
-        for config in ((20, 1), (100, 4)):  # draws, and the share of the test tasks
+        for config in DRAWS:
             for turn in turns:
                 for line in scored(turn, asked[turn.name], steps, tests, config, flags):
                     lines.write(json.dumps(line) + "\n")
@@ -108,9 +111,12 @@ def main() -> None:
 
 def train(turns: list[Turn], asked: dict[str, Experiment], until: float, out: Path) -> int:
     """All learners in turns, until the time is up; the number of steps that each has taken."""
-    for turn in turns:
-        began = time.time()
-        turn.go(0, 0.0)  # compiles; at rate 0 nothing moves
+    began = time.time()
+    threads = [threading.Thread(target=turn.go, args=(0, 0.0)) for turn in turns]  # compile; at rate 0 nothing moves
+    for thread in threads:
+        thread.start()
+    for thread, turn in zip(threads, turns, strict=True):
+        thread.join()
         print(f"{turn.name}: {_size(turn.state):,} parameters, ready after {time.time() - began:.0f} s", flush=True)
     began, step, told, saved = time.time(), 0, time.time(), time.time()
     for turn in turns:
@@ -152,13 +158,30 @@ def save(turn: Turn, experiment: Experiment, steps: int, out: Path) -> None:
 
 
 def _told(experiment: Experiment) -> dict[str, Any]:
-    from stmaml.runs import as_json
-
     return {"name": experiment.benchmark, "settings": as_json(experiment.benchmark_settings)}
 
 
 def folder_of(out: Path, row: str, extent: tuple[float, float]) -> Path:
     return out / f"{extent[0]:g}..{extent[1]:g}" / f"{row}-best"
+
+
+def prepare(turns: list[Turn], count: int, tests: dict[Any, Test]) -> None:
+    """The test tasks, and programs that score them, while others train."""
+    freeze_tests(turns[0].experiment, count, tests)
+    test = next(iter(tests.values()))
+    for draws, share in DRAWS:
+        for turn in (one for one in turns if one.name != ONE or share == 1):
+            _score(turn, _first(test.tasks, _at_once(test, share)), draws, share)
+            print(f"{turn.name}: ready to score with {draws} draws", flush=True)
+
+
+def _at_once(test: Test, share: int) -> int:
+    return min(1000 // share, test.tasks.num_tasks // share)
+
+
+def _score(turn: Turn, tasks: TaskSet, draws: int, share: int) -> Scores:
+    at_once = min(1000 // share, tasks.num_tasks)
+    return evaluate(turn.state.learner, tasks, num_samples=draws, key=jr.key(TEST_SEED), tasks_at_once=at_once)
 
 
 def freeze_tests(experiment: Experiment, count: int, tests: dict[Any, Test]) -> None:
@@ -180,27 +203,23 @@ def _padded(tasks: TaskSet) -> TaskSet:
 def scored(turn: Turn, experiment: Experiment, steps: int, tests: Any, config: tuple[int, int], flags: Any) -> Any:
     """A line for each range and number of examples; what is not done in time is left out."""
     draws, share = config
-    if turn.name == "tnp" and share > 1:
-        return  # one predictor, however many are asked for
+    if turn.name == ONE and share > 1:
+        return
     for (extent, shots), test in tests.items():
         if time.time() > flags.until - 5:
             return
         test = replace(test, conditions=replace(test.conditions, samples=draws))
         if share > 1:
             test = replace(test, tasks=_first(test.tasks, test.tasks.num_tasks // share))
-        scores = evaluate(
-            turn.state.learner, test.tasks, num_samples=draws, key=jr.key(TEST_SEED), tasks_at_once=1000 // share
-        )
-        from stmaml.runs import Run
-
+        scores = _score(turn, test.tasks, draws, share)
         run = Run(folder_of(flags.out, turn.name, extent))
         mine = with_changes(experiment, {"benchmark_settings.input_range": extent, "benchmark_settings.shots": shots})
         save_scores(run, test, summarise_scores(run, test, mine.benchmark_settings.open(), scores), scores)
         metrics = {name: scores.summary()[name] for name in ("mse", "mse_clean", "nll", "crps", "coverage90")}
         line = {"row": turn.name, "range": extent, "shots": shots, "draws": draws, "tasks": test.tasks.num_tasks}
         line |= {"trained_on": steps * experiment.training.tasks_per_batch, "seconds": round(turn.seconds)}
-        short = {name: f"{one['mean']:.4f} +- {one['ci95']:.4f}" for name, one in metrics.items()}
-        print(json.dumps({**line, **short}), flush=True)
+        short = " ".join(f"{name} {one['mean']:.4f}±{one['ci95']:.4f}" for name, one in metrics.items())
+        print(f"{turn.name} {extent[0]:g}..{extent[1]:g} shots {shots} draws {draws}: {short}", flush=True)
         yield line | {"metrics": metrics}
 
 

@@ -4,8 +4,8 @@
 
 Every row has what `stmaml search` chose for it (its recipe where nothing was chosen), the same number of training
 tasks, and the weights of its last step. OUT/rows.jsonl gets a line for each row, range and number of draws, with
-intervals over seeds and test tasks; OUT/RANGE/ROW the run of seed 0, where its weights are few. A row that would not
-be ready in time stops there and says how far it came."""
+intervals over seeds and test tasks; OUT/RANGE/ROW the run of seed 0, where its weights are few. A row that is not
+ready in time leaves its state in OUT/states, from which --resume FOLDER goes on."""
 
 import argparse
 import json
@@ -27,8 +27,9 @@ from stmaml.evaluation import evaluate
 from stmaml.experiments import create_runs, fresh, run_keys, scaling_for
 from stmaml.metrics import of_each_task, summarise_crossed
 from stmaml.recipes import RECIPES, Experiment
-from stmaml.recipes.base import with_changes
+from stmaml.recipes.base import setting, with_changes
 from stmaml.recipes.rows import row_recipe, searched
+from stmaml.search.grid import TEST_STEPS, space_of
 from stmaml.training import initial_state
 from stmaml.training.state import bundle, unbundle
 from stmaml.training.steps import run_each
@@ -50,16 +51,19 @@ def main() -> None:
         opened = {extent: _on(experiment, extent).benchmark_settings.open() for extent in RANGES}
         began = time.time()
         learners, steps, seconds = train(row, experiment, opened, flags)
+        if steps < experiment.training.steps:
+            print(f"{row}: stopped at step {steps} of {experiment.training.steps}", flush=True)
+            continue
         about = {"row": row, "seeds": flags.seeds, "trained_on": steps * flags.batch, "seconds": round(seconds, 1)}
-        about |= {"finished": steps == experiment.training.steps, "parameters": _size(learners[0][2])}
+        about |= {"parameters": _size(learners[0][2]), "settings": _told(experiment)}
         keep(row, experiment, opened, learners, flags.out)
         for draws in (20, 1):
             for line in scored(opened, learners, draws, flags):
                 told = about | line | {"all_seconds": round(time.time() - began, 1)}
                 with (flags.out / "rows.jsonl").open("a") as lines:
                     lines.write(json.dumps(told) + "\n")
-                short = {name: f"{one['mean']:.3f}+-{one['ci95']:.3f}" for name, one in line["metrics"].items()}
-                print(json.dumps({**told, "metrics": short, "medians": None}), flush=True)
+                short = " ".join(f"{name} {one['mean']:.3f}±{one['ci95']:.3f}" for name, one in line["metrics"].items())
+                print(f"{row} {line['range']} {draws} draws, {told['trained_on']:,} tasks: {short}", flush=True)
 
 
 def _on(experiment: Experiment, extent: tuple[float, float]) -> Experiment:
@@ -83,13 +87,14 @@ def train(row: str, experiment: Experiment, opened: dict[Any, Benchmark], flags:
     states = bundle([initial_state(learner, level) for learner in made])
     sources = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[opened[extent].movable for extent, _ in places])
     keys = jnp.stack([run_keys(seed)[1] for _, seed in places])
-    began, told, step = time.time(), time.time(), 0
+    states, step = resumed(states, row, flags)
+    began, told, first = time.time(), time.time(), step
     while step < training.steps and time.time() < flags.until:
         falling = 0.5 * (1 + math.cos(math.pi * (step + CHUNK / 2) / training.steps))
         rates = jnp.full(len(places), training.outer_lr * falling)
         states = eqx.tree_at(lambda s: s.rate, states, rates)
         states, (losses, _, _) = run_each(states, sources, keys, step + jnp.arange(CHUNK), level)
-        if step == 0:
+        if step == first:
             jax.block_until_ready(losses)
             print(f"{row}: compiled in {time.time() - began:.0f} s", flush=True)
             began = time.time()
@@ -97,12 +102,32 @@ def train(row: str, experiment: Experiment, opened: dict[Any, Benchmark], flags:
         if time.time() - told > 20:
             told = time.time()
             each = ", ".join(f"{loss:.3f}" for loss in np.asarray(losses).mean(1))
-            pace = step * training.tasks_per_batch * len(places) / (told - began)
+            pace = (step - first) * training.tasks_per_batch * len(places) / (told - began)
             print(f"{row}: step {step} of {training.steps}, {pace:,.0f} tasks/s, losses {each}", flush=True)
     jax.block_until_ready(states)
+    if step < training.steps:
+        path = flags.out / "states" / f"{row}-{step}.eqx"
+        path.parent.mkdir(exist_ok=True)
+        eqx.tree_serialise_leaves(path, eqx.filter(states, eqx.is_array))
     learners = [state.learner for state in unbundle(states, len(places))]
     trees = [eqx.combine(eqx.filter(new, eqx.is_array), old) for new, old in zip(learners, made, strict=True)]
     return [(*place, one) for place, one in zip(places, trees, strict=True)], step, time.time() - began
+
+
+def resumed(states: Any, row: str, flags: Any) -> tuple[Any, int]:
+    """The states that an earlier attempt left, and its steps; else those given."""
+    found = sorted(flags.resume.glob(f"{row}-[0-9]*.eqx")) if flags.resume else []
+    if not found:
+        return states, 0
+    kept = eqx.tree_deserialise_leaves(found[-1], eqx.filter(states, eqx.is_array))
+    return eqx.combine(kept, states), int(found[-1].stem.rpartition("-")[2])
+
+
+def _told(experiment: Experiment) -> dict[str, Any]:
+    """The settings that the search is about."""
+    paths = [path for path in space_of(experiment) if path != TEST_STEPS]
+    inner = getattr(experiment.method_settings, "inner", None)
+    return {path: setting(experiment, path) for path in paths} | ({"test_steps": inner.test_steps} if inner else {})
 
 
 def _size(learner: Any) -> int:
@@ -146,6 +171,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--test-tasks", type=int, default=20_000)
+    parser.add_argument("--resume", type=Path, help="folder of states that an earlier attempt left")
     parser.add_argument("--until", type=float, default=math.inf)
     return parser.parse_args()
 

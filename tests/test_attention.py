@@ -11,7 +11,7 @@ import pytest
 
 from stmaml.errors import SettingError
 from stmaml.methods import st_maml
-from stmaml.nets.attention import AttentionBlock, MultiHeadAttention
+from stmaml.nets.attention import AttentionBlock, MultiHeadAttention, in_precision
 from stmaml.nets.layers import MLP
 from stmaml.nets.set_encoder import DiagonalNormal, Encoding, TaskEncoder
 from stmaml.tasks import TaskSpec
@@ -218,3 +218,16 @@ def test_heads_that_do_not_divide_the_codes_are_refused(key):
     config = changed(st_maml.Config(), encoder=(8, 6), attention=1, num_heads=4)
     with pytest.raises(SettingError, match="4 heads must divide the sizes of keys and values, which are 6 and 6"):
         eqx.filter_jit(config.build)(TaskSpec((2,), 1), key=key)
+
+
+def test_half_as_many_bits_change_little_and_neither_weights_nor_what_comes_out(block, rows):
+    low = in_precision(block, "bfloat16")
+    got, want = revise(low, rows, WEIGHT), revise(block, rows, WEIGHT)
+    assert got.dtype == want.dtype == rows.dtype
+    scale = float(jnp.abs(want).max())
+    np.testing.assert_allclose(got, want, atol=0.03 * scale)
+    assert np.abs(np.asarray(got - want)).max() > 1e-5 * scale  # it was computed so
+    for mine, its in zip(jax.tree.leaves(low), jax.tree.leaves(block), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    slopes = eqx.filter_jit(eqx.filter_grad(lambda block: revise(block, rows, WEIGHT).sum()))(low)
+    assert {leaf.dtype for leaf in jax.tree.leaves(slopes)} == {rows.dtype}

@@ -239,3 +239,13 @@ def test_inputs_a_family_does_not_use_change_nothing(family, seed):
 def test_settings_that_make_no_sense_are_refused(change, message):
     with pytest.raises(SettingError, match=message):
         Config(**change)
+
+
+def test_both_ranges_are_drawn_about_equally_often_in_training_alone(key):
+    config = Config(both_ranges=True, shots=8, query_size=8)
+    lowest = np.asarray(draw(config, 600, key, random_shots=True).tasks.query.x[:, :, 0]).min(1)
+    assert abs((lowest < 0).sum() - 300 * (1 - 2**-8)) < 5 * np.sqrt(150)
+    assert lowest.min() < -4.5
+    held_out = np.asarray(config.open().test.sample(200, key=key).tasks.query.x)
+    assert held_out.min() >= 0
+    assert "both_ranges" not in config.open().conditions

@@ -218,3 +218,21 @@ def test_the_command_line_gives_look_ups_to_any_method(stmaml, tmp_path):
     assert experiment.modelling.lookup == LookUp("attention", 4, lookup_layers=1, lookup_heads=1)
     assert isinstance(learner, LooksUp)
     assert "reader.blocks.0.attention.key.weight" in read_npz(tmp_path / "run" / "learner.npz")
+
+
+def test_predictors_that_look_up_together_say_what_each_says_alone(key):
+    spec = spec_of("st-maml")
+    scaling = Scaling((0.5,) * spec.x_size, (2.0,) * spec.x_size, (1.0,), (3.0,))
+    learner = Standardised(looking("st-maml"), scaling, scale_targets=True)
+    task = small_task(spec, key=key)
+    weight = task.query.weight.at[0].set(0.0)
+
+    @eqx.filter_jit
+    def both():
+        predictors = learner.adapt(task.support, num_samples=3, key=key)
+        alone = eqx.filter_vmap(lambda one: one.padded(task.query.x, weight))(predictors)
+        return predictors.together(task.query.x, weight), alone
+
+    got, want = both()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
+    assert np.ptp(np.asarray(got.mean()), axis=0).max() > 1e-3  # three predictors, not one

@@ -519,16 +519,31 @@ def test_the_elbo_beside_a_mixture_is_that_of_the_plain_method(key):
     np.testing.assert_allclose(both[1]["kl"], elbo[1]["kl"], rtol=1e-5)
 
 
+def test_points_beside_a_mixture_are_scored_one_by_one(key):
+    """-1/n sum_i log(1/L sum_l p(y_i | predictor_l)), which is what predictions are scored by."""
+    task = with_garbage(small_task(PREDICTED, key=jr.fold_in(key, 1)))
+    plain, pointed = (
+        loss_and_prediction(build(changed(MIXTURE, point_weight=weight), key, PREDICTED), task, 3, key)
+        for weight in (0.0, 0.7)
+    )
+    each = log_densities(pointed[2], task.query.y)
+    points = -np.log(np.exp(each).mean(0)).mean()
+    np.testing.assert_allclose(pointed[1]["points"], points, rtol=1e-5)
+    np.testing.assert_allclose(pointed[0], plain[0] + 0.7 * points, rtol=1e-5)
+    assert abs(points - plain[0]) > 1e-3
+
+
 @pytest.mark.parametrize(
     ("changes", "spec", "message"),
     [
         ({"elbo_weight": 0.1}, LEARNED, "--elbo-weight goes with --prior-draws"),
         ({"prior_draws": 2, "elbo_weight": -1.0}, LEARNED, "--elbo-weight must be a number of at least 0; got -1"),
+        ({"point_weight": 0.5}, LEARNED, "--point-weight goes with --prior-draws"),
         ({"prior_draws": 0}, LEARNED, "--prior-draws must be at least 1; got 0"),
         ({"prior_draws": 2, "stochastic": False}, LEARNED, "--prior-draws needs a stochastic z"),
         ({"prior_draws": 2}, SPEC, "choose --noise-model fixed, learned, predicted, student, mixture"),
     ],
-    ids=["alone", "negative", "none", "deterministic", "residual"],
+    ids=["alone", "negative", "points alone", "none", "deterministic", "residual"],
 )
 def test_a_mixture_that_cannot_be_is_refused(changes, spec, message, key):
     with pytest.raises(SettingError, match=message):

@@ -12,6 +12,7 @@ import pytest
 
 from stmaml.experiments import create_runs, train_runs
 from stmaml.nets.cross import Reader
+from stmaml.nets.layers import Linear
 from stmaml.training.optimizers import MUON_RMS, optimizer
 from tests.training.test_loop import BENCHMARK, EXPERIMENT, TRAINING, final_state
 
@@ -103,3 +104,12 @@ def test_a_run_with_muon_can_be_interrupted_and_has_seeds_side_by_side(tmp_path)
     train_runs([other], adam, BENCHMARK)
     head = "learner.theta.head.weight"
     assert not np.allclose(final_state(other)[head], want[head], atol=1e-3)
+
+
+def test_matrices_of_one_shape_take_the_steps_they_would_take_alone():
+    keys = jr.split(jr.key(3), 4)
+    layers = [Linear(4, 4, key=keys[0]), Linear(4, 4, key=keys[1]), Linear(4, 3, key=keys[2])]
+    slopes = jax.tree.map(lambda leaf: jr.normal(keys[3], leaf.shape) + leaf, layers)
+    together = first_step("muon", layers, slopes)
+    alone = [first_step("muon", [layer], [slope])[0] for layer, slope in zip(layers, slopes, strict=True)]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), together, alone)
