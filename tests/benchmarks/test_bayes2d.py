@@ -11,9 +11,10 @@ import scipy.optimize
 import scipy.special
 import scipy.stats
 
-from stmaml.benchmarks import bayes2d
-from stmaml.benchmarks.bayes2d import DRAWS_AT_ONCE, bayes_band, bayes_scores
+from stmaml.benchmarks import bayes2d, posterior2d
+from stmaml.benchmarks.bayes2d import DRAWS_AT_ONCE, bayes_scores
 from stmaml.benchmarks.floors import find_floor, floor_key, remember_floor
+from stmaml.benchmarks.posterior2d import posterior
 from stmaml.benchmarks.regression2d import FAMILIES, Config, Curves
 from stmaml.benchmarks.sources import freeze
 from stmaml.conditions import Conditions
@@ -27,6 +28,7 @@ NOISE = 0.8
 @pytest.fixture
 def only_lines(monkeypatch):
     monkeypatch.setattr(bayes2d, "FAMILIES", (LINE,))
+    monkeypatch.setattr(posterior2d, "FAMILIES", (LINE,))
 
 
 @pytest.fixture
@@ -173,11 +175,11 @@ def test_the_band_of_lines_agrees_with_integration_on_a_grid(only_lines, line_ta
     support = jax.tree.map(lambda leaf: leaf[0], line_task.tasks.support)
     seen = np.asarray(support.x, dtype=float)[:, 0]
     fit = scipy.stats.norm.logpdf(np.asarray(support.y)[None, :, 0], slope * seen[None] + offset, NOISE)
-    posterior = scipy.special.softmax(fit @ np.asarray(support.weight, dtype=float))
+    share = scipy.special.softmax(fit @ np.asarray(support.weight, dtype=float))
     x = np.array([0.5, 4.5])
-    kept = posterior > 1e-9
+    kept = share > 1e-9
     lines = (slope * x + offset)[kept]
-    weight = posterior[kept] / posterior[kept].sum()
+    weight = share[kept] / share[kept].sum()
 
     def quantile(level: float, column: int) -> float:
         def excess(y: float) -> float:
@@ -186,8 +188,8 @@ def test_the_band_of_lines_agrees_with_integration_on_a_grid(only_lines, line_ta
         return cast(float, scipy.optimize.brentq(excess, -30, 30))
 
     inputs = jnp.stack([jnp.asarray(x, dtype=float), jnp.ones(2)], axis=1)
-    band = bayes_band(support, inputs, uses_x2=False, noise=NOISE, num_draws=2**18, key=key)
-    assert band.effective_draws > 500
-    np.testing.assert_allclose(band.mean, weight @ lines, atol=0.05)
-    np.testing.assert_allclose(band.low, [quantile(0.05, i) for i in range(2)], atol=0.08)
-    np.testing.assert_allclose(band.high, [quantile(0.95, i) for i in range(2)], atol=0.08)
+    found = posterior(support, inputs, uses_x2=False, noise=NOISE, num_draws=2**18, key=key)
+    assert found.effective_draws > 500
+    np.testing.assert_allclose(found.mean, weight @ lines, atol=0.05)
+    np.testing.assert_allclose(found.low, [quantile(0.05, i) for i in range(2)], atol=0.08)
+    np.testing.assert_allclose(found.high, [quantile(0.95, i) for i in range(2)], atol=0.08)

@@ -12,7 +12,7 @@ from stmaml.benchmarks import bayes2d, posterior2d
 from stmaml.benchmarks.bayes2d import DRAWS_AT_ONCE, bayes_scores
 from stmaml.benchmarks.families2d import FAMILIES
 from stmaml.benchmarks.floors import UNTOLD_LIMIT, find_floor, floor_key, remember_floor
-from stmaml.benchmarks.posterior2d import posterior
+from stmaml.benchmarks.posterior2d import drawn_beside
 from stmaml.benchmarks.regression2d import Config
 from stmaml.conditions import Conditions
 from stmaml.errors import SettingError
@@ -55,7 +55,7 @@ def quantile(levels: np.ndarray, cdf: np.ndarray, share: float) -> float:
 def test_the_band_is_that_of_integration_on_a_grid(only_lines, key):
     """Slope, offset and noise all unknown."""
     values, sigma, weight = grid(NOISE)
-    found = posterior(support(), inputs(ASKED), noise=NOISE, key=key, num_draws=200_000)
+    found = drawn_beside(support(), inputs(ASKED), noise=NOISE, key=key)
     heavy = weight > weight.max() * 1e-7
     for place, line in enumerate(values):
         levels = np.linspace(line.min(), line.max(), 200)
@@ -67,7 +67,7 @@ def test_the_band_is_that_of_integration_on_a_grid(only_lines, key):
 
 def test_sampled_functions_are_those_of_the_posterior(only_lines, key):
     """As far as ten of them tell: through the support within the noise, and not one function."""
-    found = posterior(support(), inputs(np.append(X, ASKED)), noise=0.3, key=key, num_draws=100_000)["curves"][..., 0]
+    found = drawn_beside(support(), inputs(np.append(X, ASKED)), noise=0.3, key=key)["curves"][..., 0]
     assert found.shape == (10, 5)
     assert np.abs(found[:, :3] - Y).max() < 1.2
     assert found[:, 4].std() > 0.05

@@ -16,11 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.benchmarks.families2d import FAMILIES, Family
 from stmaml.limits import DRAWS_AT_ONCE
-from stmaml.outcomes import NormalOutcome
-from stmaml.prediction import Prediction
-from stmaml.tasks import Examples, Scalar, Task, TaskBatch
-
-KEPT_DRAWS = 512  # of the posterior, for a band
+from stmaml.tasks import Examples, Task, TaskBatch
 
 
 @dataclass(frozen=True)
@@ -143,42 +139,3 @@ def _score(batch: TaskBatch, sums: _Sums) -> list[np.ndarray]:
         np.asarray(-jnp.log(density).mean(1)),
         np.asarray(jnp.square(sums.weight) / sums.squared_weight),
     ]
-
-
-class BayesBand(eqx.Module):
-    """The optimal predictor's mean and 90 % band at some inputs."""
-
-    mean: Float[Array, " n"]
-    low: Float[Array, " n"]
-    high: Float[Array, " n"]
-    effective_draws: Scalar
-    """As in `BayesScores`; below about 30 the band is rough."""
-
-
-@eqx.filter_jit
-def bayes_band(
-    support: Examples, x: Float[Array, "n 2"], *, uses_x2: bool, noise: float, num_draws: int, key: PRNGKeyArray
-) -> BayesBand:
-    """What the optimal predictor says at `x`, with `num_draws` draws for each family that may be behind the support."""
-    families = [family for family in FAMILIES if family.uses_x2 == uses_x2]
-    drawn = [_drawn(family, num_draws, key=jr.fold_in(key, index)) for index, family in enumerate(families)]
-    misfit = [values_of(f, c, support) - support.y[:, 0][None] for f, c in zip(families, drawn, strict=True)]
-    log_weight = -0.5 * (jnp.square(jnp.concatenate(misfit) / noise) @ support.weight)
-    weight = jax.nn.softmax(log_weight)
-    # Evenly spaced places of the running sum: draws come as often as they weigh.
-    places = (jnp.arange(KEPT_DRAWS) + 0.5) / KEPT_DRAWS
-    kept = jnp.minimum(jnp.searchsorted(jnp.cumsum(weight), places), weight.shape[0] - 1)
-    which, row = kept // num_draws, kept % num_draws
-    asked = Examples.of(x, jnp.zeros((x.shape[0], 1)))
-    curves = [values_of(f, c[:, row], asked) for f, c in zip(families, drawn, strict=True)]
-    loc = jnp.stack(curves)[which, jnp.arange(KEPT_DRAWS)][..., None]
-    prediction = Prediction(NormalOutcome(loc, jnp.full_like(loc, noise)))
-    low, high = prediction.quantiles(jnp.array([0.05, 0.95]))[..., 0]
-    return BayesBand(prediction.mean[:, 0], low, high, 1 / jnp.square(weight).sum())
-
-
-def _drawn(family: Family, num_draws: int, *, key: PRNGKeyArray) -> Float[Array, "k d 1"]:
-    """Coefficients from the prior."""
-    low, high = jnp.array(family.low)[:, None, None], jnp.array(family.high)[:, None, None]
-    unit = jr.uniform(key, (len(family.low), num_draws, 1))
-    return jnp.broadcast_to(low, unit.shape) + jnp.broadcast_to(high - low, unit.shape) * unit

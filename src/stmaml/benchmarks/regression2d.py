@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Shelf, Showcase, Sweep, check_shots
 from stmaml.benchmarks.families2d import FAMILIES, draw_coefficients, draw_inputs, evaluate_family
 from stmaml.benchmarks.floors import find_floor
-from stmaml.benchmarks.posterior2d import posterior
+from stmaml.benchmarks.posterior2d import drawn_beside
 from stmaml.benchmarks.sources import Pool, freeze, shot_weights
 from stmaml.conditions import Conditions
 from stmaml.errors import SettingError, above, at_least
@@ -209,5 +209,5 @@ def showcase(settings: Config, family: int, *, figure: str = "curves") -> Showca
         x=grid,
         truth=evaluate_family(index, coefficients, grid)[:, None],
         axis=axis,
-        limit=(lambda: posterior(support, grid, noise=noise, key=coefficient_key)) if limited else None,
+        limit=(lambda: drawn_beside(support, grid, noise=noise, key=coefficient_key)) if limited else None,
     )

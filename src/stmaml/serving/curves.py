@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
-from stmaml.benchmarks.bayes2d import bayes_band
 from stmaml.benchmarks.families2d import FAMILIES, Family
+from stmaml.benchmarks.posterior2d import posterior
 from stmaml.benchmarks.regression2d import Config
 from stmaml.experiments import load_experiment, load_learner
 from stmaml.runs import Run
@@ -104,9 +103,8 @@ def _best(settings: Config, told: Json) -> Json:
     x, y = told["support"]["x"], told["support"]["y"]
     points = padded(x, y, BAYES_SHOTS)
     grid = jnp.asarray(grid_at(settings, told["x2"]))
-    band = bayes_band(
+    found = posterior(
         points, grid, uses_x2=told["x2"] != ONE_DIMENSION, noise=settings.noise, num_draws=BAYES_DRAWS, key=jr.key(0)
     )
-    band = jax.tree.map(np.asarray, band)
-    each = {"mean": band.mean, "low": band.low, "high": band.high}
-    return {**{name: rounded(v) for name, v in each.items()}, "effective_draws": round(float(band.effective_draws), 1)}
+    band = {name: rounded(np.asarray(getattr(found, name))) for name in ("mean", "low", "high")}
+    return {**band, "effective_draws": round(float(found.effective_draws), 1)}
