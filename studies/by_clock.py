@@ -1,6 +1,6 @@
 """Trains recipes of 2D regression side by side until a given time, on equal numbers of tasks, and scores them.
 
-    python studies/by_clock.py OUT --until UNIX_SECONDS [--rows st-maml tnp] [--preset best] [--test-tasks 20000]
+    python studies/by_clock.py OUT --until UNIX_SECONDS [--rows st-maml tnp] [--start EARLIER --steps-done N]
 
 For a device that is lent for minutes and shared with others: learners take turns, so many steps each, and the step size
 falls along a half cosine of the time that is left, whatever the speed. OUT gets a folder of runs for each range of
@@ -65,10 +65,11 @@ class Turn:
     seconds: float = 0.0
 
     @staticmethod
-    def of(name: str, experiment: Experiment) -> "Turn":
+    def of(name: str, experiment: Experiment, start: Path | None) -> "Turn":
         benchmark = experiment.benchmark_settings.open()
         level = replace(experiment.training, schedule="constant", warmup=0, outer_lr=1.0)
         learner = fresh(experiment, benchmark.train.spec, scaling_for(experiment, benchmark), key=run_keys(0)[0])
+        learner = learner if start is None else Run(folder_of(start, name, RANGES[0])).load_learner(learner)
         state = initial_state(learner, level)
         return Turn(name, replace(experiment, training=level), benchmark, state, state)
 
@@ -94,10 +95,11 @@ def main() -> None:
     changes = json.loads(flags.changes)
     asked = {row: with_changes(one, {**changes.get("all", {}), **changes.get(row, {})}) for row, one in asked.items()}
     tests: dict[Any, Test] = {}
-    turns = [Turn.of(row, experiment) for row, experiment in asked.items()]
+    turns = [Turn.of(row, experiment, flags.start) for row, experiment in asked.items()]
+    compile_steps(turns)
     thread = threading.Thread(target=prepare, args=(turns, flags.test_tasks, tests))
     thread.start()
-    steps = train(turns, asked, flags.until - flags.reserved, flags.out)
+    steps = train(turns, asked, flags)
     thread.join()
     for turn in turns:
         save(turn, asked[turn.name], steps, flags.out)
@@ -109,33 +111,37 @@ def main() -> None:
                     lines.flush()
 
 
-def train(turns: list[Turn], asked: dict[str, Experiment], until: float, out: Path) -> int:
-    """All learners in turns, until the time is up; the number of steps that each has taken."""
+def compile_steps(turns: list[Turn]) -> None:
+    """All programs of training at once; at rate 0 nothing moves."""
     began = time.time()
-    threads = [threading.Thread(target=turn.go, args=(0, 0.0)) for turn in turns]  # compile; at rate 0 nothing moves
+    threads = [threading.Thread(target=turn.go, args=(0, 0.0)) for turn in turns]
     for thread in threads:
         thread.start()
     for thread, turn in zip(threads, turns, strict=True):
         thread.join()
-        print(f"{turn.name}: {_size(turn.state):,} parameters, ready after {time.time() - began:.0f} s", flush=True)
-    began, step, told, saved = time.time(), 0, time.time(), time.time()
-    for turn in turns:
         turn.seconds = 0.0
+        print(f"{turn.name}: {_size(turn.state):,} parameters, ready after {time.time() - began:.0f} s", flush=True)
+
+
+def train(turns: list[Turn], asked: dict[str, Experiment], flags: Any) -> int:
+    """All learners in turns, until the time is up; the number of steps that each has taken, earlier ones included."""
+    until, step = flags.until - flags.reserved, flags.steps_done
+    began, told, saved = time.time(), time.time(), time.time()
     while (share := (time.time() - began) / max(until - began, 1e-9)) < 1:
         for turn in turns:
             training = asked[turn.name].training
-            rise = min(1.0, (step + CHUNK) / max(training.warmup, 1))
+            rise = min(1.0, (step - flags.steps_done + CHUNK) / max(training.warmup, 1))
             turn.go(step, training.outer_lr * rise * 0.5 * (1 + math.cos(math.pi * share)))
         step += CHUNK
         if time.time() - told > 15:
             told = time.time()
-            words = [f"{t.name} {t.loss:.4f} ({_pace(t, step):,.0f} tasks/s)" for t in turns]
+            words = [f"{t.name} {t.loss:.4f} ({_pace(t, step - flags.steps_done):,.0f} tasks/s)" for t in turns]
             print(f"{told - began:.0f} s, step {step}: {', '.join(words)}", flush=True)
         if time.time() - saved > SAVED_EVERY:
             saved = time.time()
             for turn in turns:
                 turn.good = turn.state
-                save(turn, asked[turn.name], step, out)
+                save(turn, asked[turn.name], step, flags.out)
     return step
 
 
@@ -234,6 +240,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("out", type=Path)
     parser.add_argument("--until", type=float, required=True)
     parser.add_argument("--reserved", type=float, default=RESERVED, help="seconds kept for scores")
+    parser.add_argument("--start", type=Path, help="an earlier OUT, from whose weights to go on")
+    parser.add_argument("--steps-done", type=int, default=0, help="steps that those weights have seen")
     parser.add_argument("--rows", nargs="+", default=["st-maml", "tnp"])
     parser.add_argument("--preset", default="best")
     parser.add_argument("--test-tasks", type=int, default=20_000)

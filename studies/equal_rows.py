@@ -46,12 +46,12 @@ def main() -> None:
     for row in flags.rows:
         experiment = with_changes(
             searched(RECIPES, "regression2d", row) or row_recipe(RECIPES, "regression2d", row),
-            {"training.tasks_per_batch": flags.batch, "training.steps": -(-flags.tasks // flags.batch)},
+            {"training.tasks_per_batch": flags.batch, "training.steps": max(1, -(-flags.tasks // flags.batch))},
         )
         opened = {extent: _on(experiment, extent).benchmark_settings.open() for extent in RANGES}
         began = time.time()
         learners, steps, seconds = train(row, experiment, opened, flags)
-        if steps < experiment.training.steps:
+        if flags.tasks and steps < experiment.training.steps:
             print(f"{row}: stopped at step {steps} of {experiment.training.steps}", flush=True)
             continue
         about = {"row": row, "seeds": flags.seeds, "trained_on": steps * flags.batch, "seconds": round(seconds, 1)}
@@ -89,8 +89,9 @@ def train(row: str, experiment: Experiment, opened: dict[Any, Benchmark], flags:
     keys = jnp.stack([run_keys(seed)[1] for _, seed in places])
     states, step = resumed(states, row, flags)
     began, told, first = time.time(), time.time(), step
-    while step < training.steps and time.time() < flags.until:
-        falling = 0.5 * (1 + math.cos(math.pi * (step + CHUNK / 2) / training.steps))
+    while (step < training.steps or not flags.tasks) and time.time() < flags.until:
+        share = (step + CHUNK / 2) / training.steps if flags.tasks else (time.time() - began) / (flags.until - began)
+        falling = 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
         rates = jnp.full(len(places), training.outer_lr * falling)
         states = eqx.tree_at(lambda s: s.rate, states, rates)
         states, (losses, _, _) = run_each(states, sources, keys, step + jnp.arange(CHUNK), level)
@@ -105,7 +106,7 @@ def train(row: str, experiment: Experiment, opened: dict[Any, Benchmark], flags:
             pace = (step - first) * training.tasks_per_batch * len(places) / (told - began)
             print(f"{row}: step {step} of {training.steps}, {pace:,.0f} tasks/s, losses {each}", flush=True)
     jax.block_until_ready(states)
-    if step < training.steps:
+    if flags.tasks and step < training.steps:
         path = flags.out / "states" / f"{row}-{step}.eqx"
         path.parent.mkdir(exist_ok=True)
         eqx.tree_serialise_leaves(path, eqx.filter(states, eqx.is_array))
@@ -167,7 +168,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("rows", nargs="+")
-    parser.add_argument("--tasks", type=int, default=5_000_000)
+    parser.add_argument("--tasks", type=int, default=5_000_000, help="of each learner; 0: as many as --until allows")
     parser.add_argument("--batch", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--test-tasks", type=int, default=20_000)

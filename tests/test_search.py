@@ -134,7 +134,7 @@ def test_the_best_third_goes_on_and_the_best_is_chosen(trained, tmp_path):
     assert max(one["score"] for one in record["trials"] if one["round"] == 1) <= scores[3] + 1e-9
     chosen = record["chosen"]["settings"]
     assert (chosen[grid.OPTIMIZER], chosen[grid.OUTER_LR]) == ("muon", 0.01)
-    assert chosen[grid.TEST_STEPS] == 2 * chosen[grid.INNER_STEPS]
+    assert chosen[grid.TEST_STEPS] == max(grid.TEST_FACTORS) * chosen[grid.INNER_STEPS]
 
 
 def test_a_search_goes_on_where_it_stopped_and_refuses_another(trained, tmp_path):

@@ -82,7 +82,7 @@ _LONG = TrainConfig(
     outer_lr=4e-3,
     optimizer="muon",
     warmup=500,
-    precision="bfloat16",
+    attention_precision="bfloat16",
     val_metric="nll",
     val_samples=8,
     on_divergence="rollback",
@@ -96,7 +96,7 @@ _BEST = Experiment(
         hidden=(128, 128),
         h_size=32,
         prior_draws=6,
-        point_weight=1.0,
+        point_weight=0.3,
         encoder=Encoding((64, 64), attention=1, num_heads=4, z_hidden=(128,), z_size=32),
         inner=_inner(1e-3, 0),  # attention has read the support; steps for every draw would cost more than all else
     ),

@@ -28,7 +28,7 @@ class TrainConfig:
     """How the step size goes on: down to zero along a half cosine, or level."""
     warmup: int = 0
     """Steps over which the step size first rises from zero; a quarter of all steps at most."""
-    precision: Precision = "float32"
+    attention_precision: Precision = "float32"
     """Numbers in which layers of attention are computed in training: bfloat16 halves the memory that a GPU moves. Their
     weights, and all that is computed after training, are in float32."""
     weight_decay: float = 0.0

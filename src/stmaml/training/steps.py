@@ -106,7 +106,7 @@ def meta_step(
 
     @eqx.filter_value_and_grad(has_aux=True)
     def mean_loss(learner: AbstractMetaLearner, tasks: Task, keys: Key[Array, " m"]):
-        ready = in_precision(learner, config.precision)
+        ready = in_precision(learner, config.attention_precision)
         losses, metrics = jax.vmap(lambda task, key: ready.loss(task, key=key))(tasks, keys)
         return losses.mean(), {name: values.mean() for name, values in metrics.items()}
 
