@@ -31,9 +31,9 @@ def _by_shape(rule: optax.GradientTransformation) -> optax.GradientTransformatio
     """The rule for matrices of one shape as one array, and all the rest as one vector: a handful of operations, where
     fifteen small products for each matrix are what a GPU would wait for."""
 
-    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
-        updates, state = rule.update(_gathered(grads), state, None if params is None else _gathered(params))
-        return _returned(updates, grads), state
+    def update(updates: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
+        steps, state = rule.update(_gathered(updates), state, None if params is None else _gathered(params))
+        return _returned(steps, updates), state
 
     return optax.with_extra_args_support(
         optax.GradientTransformation(lambda params: rule.init(_gathered(params)), update)
@@ -47,7 +47,7 @@ def _gathered(tree: PyTree) -> dict[str, Any]:
     return {"matrices": stacks, "rest": jnp.concatenate([jnp.ravel(leaf) for _, leaf in rest]) if rest else None}
 
 
-def _returned(gathered: dict[str, Any], like: PyTree) -> PyTree:
+def _returned(gathered: Any, like: PyTree) -> PyTree:
     """The opposite of `_gathered`, for a tree of this form."""
     matrices, rest = _parted(like)
     leaves = {place: gathered["matrices"][name][i] for name, s in matrices.items() for i, (place, _) in enumerate(s)}
