@@ -10,6 +10,7 @@ ready in time leaves its state in OUT/states, from which --resume FOLDER goes on
 import argparse
 import json
 import math
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from stmaml.training.state import bundle, unbundle
 from stmaml.training.steps import run_each
 
 CHUNK = 100  # steps in one call, over which the step size stays level
+AT_ONCE, DRAWS = 1000, (20, 1)  # tasks scored at once; predictors sampled for each
 FEW = 120_000  # weights of a run that is kept
 TOLD = ("mse", "mse_clean", "nll", "crps", "coverage90")
 Learners = list[tuple[tuple[float, float], int, Any]]
@@ -57,7 +59,7 @@ def main() -> None:
         about = {"row": row, "seeds": flags.seeds, "trained_on": steps * flags.batch, "seconds": round(seconds, 1)}
         about |= {"parameters": _size(learners[0][2]), "settings": _told(experiment)}
         keep(row, experiment, opened, learners, flags.out)
-        for draws in (20, 1):
+        for draws in DRAWS:
             for line in scored(opened, learners, draws, flags):
                 told = about | line | {"all_seconds": round(time.time() - began, 1)}
                 with (flags.out / "rows.jsonl").open("a") as lines:
@@ -88,24 +90,28 @@ def train(row: str, experiment: Experiment, opened: dict[Any, Benchmark], flags:
     sources = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[opened[extent].movable for extent, _ in places])
     keys = jnp.stack([run_keys(seed)[1] for _, seed in places])
     states, step = resumed(states, row, flags)
-    began, told, first = time.time(), time.time(), step
+    began, told, first, warming = time.time(), time.time(), step, None
     while (step < training.steps or not flags.tasks) and time.time() < flags.until:
         share = (step + CHUNK / 2) / training.steps if flags.tasks else (time.time() - began) / (flags.until - began)
         falling = 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
         rates = jnp.full(len(places), training.outer_lr * falling)
         states = eqx.tree_at(lambda s: s.rate, states, rates)
         states, (losses, _, _) = run_each(states, sources, keys, step + jnp.arange(CHUNK), level)
+        jax.block_until_ready(losses)  # else the clock would run ahead of the device
         if step == first:
-            jax.block_until_ready(losses)
             print(f"{row}: compiled in {time.time() - began:.0f} s", flush=True)
             began = time.time()
+            ready = initial_state(made[0], level).learner
+            warming = threading.Thread(target=warm, args=(ready, opened[RANGES[0]], flags))
+            warming.start()
         step += CHUNK
         if time.time() - told > 20:
             told = time.time()
             each = ", ".join(f"{loss:.3f}" for loss in np.asarray(losses).mean(1))
             pace = (step - first) * training.tasks_per_batch * len(places) / (told - began)
             print(f"{row}: step {step} of {training.steps}, {pace:,.0f} tasks/s, losses {each}", flush=True)
-    jax.block_until_ready(states)
+    if warming is not None:
+        warming.join()
     if flags.tasks and step < training.steps:
         path = flags.out / "states" / f"{row}-{step}.eqx"
         path.parent.mkdir(exist_ok=True)
@@ -113,6 +119,13 @@ def train(row: str, experiment: Experiment, opened: dict[Any, Benchmark], flags:
     learners = [state.learner for state in unbundle(states, len(places))]
     trees = [eqx.combine(eqx.filter(new, eqx.is_array), old) for new, old in zip(learners, made, strict=True)]
     return [(*place, one) for place, one in zip(places, trees, strict=True)], step, time.time() - began
+
+
+def warm(learner: Any, benchmark: Benchmark, flags: Any) -> None:
+    """Compiles what will score, while others train."""
+    some = benchmark.test_set(min(AT_ONCE, flags.test_tasks))
+    for draws in DRAWS:
+        evaluate(learner, some, num_samples=draws, key=jr.key(TEST_SEED), tasks_at_once=some.num_tasks)
 
 
 def resumed(states: Any, row: str, flags: Any) -> tuple[Any, int]:
@@ -150,7 +163,7 @@ def scored(opened: dict[Any, Benchmark], learners: Learners, draws: int, flags: 
         tests, values = benchmark.test_set(flags.test_tasks), []
         for place, _, learner in learners:
             if place == extent:
-                key, at_once = jr.key(TEST_SEED), min(1000, flags.test_tasks)
+                key, at_once = jr.key(TEST_SEED), min(AT_ONCE, flags.test_tasks)
                 values.append(evaluate(learner, tests, num_samples=draws, key=key, tasks_at_once=at_once).values)
         each = {name: np.stack([of_each_task(one[name]) for one in values]) for name in TOLD}
         yield {
