@@ -72,23 +72,23 @@ def _on(experiment: Experiment, extent: tuple[float, float]) -> Experiment:
     return with_changes(experiment, {"benchmark_settings.input_range": extent})
 
 
+def begun(experiment: Experiment, opened: dict[Any, Benchmark], level: Any, places: list[Any]) -> tuple[Any, ...]:
+    """Fresh learners of each range and seed, their states as one, where their tasks come from, and their keys."""
+    made = []
+    for extent, seed in places:
+        scaling = scaling_for(_on(experiment, extent), opened[extent])
+        made.append(fresh(experiment, opened[extent].train.spec, scaling, key=run_keys(seed)[0]))
+    states = bundle([initial_state(learner, level) for learner in made])
+    sources = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[opened[extent].movable for extent, _ in places])
+    return made, states, sources, jnp.stack([run_keys(seed)[1] for _, seed in places])
+
+
 def train(row: str, experiment: Experiment, opened: dict[Any, Benchmark], flags: Any) -> tuple[Learners, int, float]:
     """The learners of each range and seed, the steps they took and the seconds."""
     training = experiment.training
     level = replace(training, schedule="constant", warmup=0, outer_lr=1.0)
     places = [(extent, seed) for extent in RANGES for seed in range(flags.seeds)]
-    made = [
-        fresh(
-            experiment,
-            opened[extent].train.spec,
-            scaling_for(_on(experiment, extent), opened[extent]),
-            key=run_keys(s)[0],
-        )
-        for extent, s in places
-    ]
-    states = bundle([initial_state(learner, level) for learner in made])
-    sources = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[opened[extent].movable for extent, _ in places])
-    keys = jnp.stack([run_keys(seed)[1] for _, seed in places])
+    made, states, sources, keys = begun(experiment, opened, level, places)
     states, step = resumed(states, row, flags)
     began, told, first, warming = time.time(), time.time(), step, None
     while (step < training.steps or not flags.tasks) and time.time() < flags.until:
