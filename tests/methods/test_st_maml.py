@@ -468,6 +468,20 @@ def test_a_mixture_is_scored_by_the_density_of_the_whole_query_set(name, key):
     assert np.ptp(each.sum(1)) > 0.1  # else any mean of the three would do
 
 
+@pytest.mark.parametrize("name", ["predicted", "class", "binary"])
+def test_points_beside_a_mixture_are_scored_by_averaged_predictors(name, key):
+    """The mean over real rows of -log(1/L sum_l p(y_i | predictor_l)), of which targets are hard here."""
+    spec = MIXTURE_SPECS[name]
+    learner = build(changed(MIXTURE, point_weight=0.4), key, spec)
+    task = with_garbage(small_task(spec, key=jr.fold_in(key, 1)))
+    loss, metrics, prediction = loss_and_prediction(learner, task, 3, key)
+    each = log_densities(prediction, task.query.y)
+    whole, points = -np.log(np.mean(np.exp(each.sum(1)))) / 6, -np.log(np.mean(np.exp(each), 0)).mean()
+    np.testing.assert_allclose(metrics["points"], points, rtol=1e-5)
+    np.testing.assert_allclose(loss, whole + 0.4 * points, rtol=1e-5)
+    assert abs(points - metrics["fit"]) > 1e-3  # else one predictor, or their mean loss, would do
+
+
 def test_query_targets_only_score_a_mixture(key):
     """The slopes in targets and noise level are those of the score alone, each predictor weighed by its share.
 

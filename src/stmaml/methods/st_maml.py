@@ -26,6 +26,8 @@ from stmaml.nets.backbone import BaseLearner, base_learner
 from stmaml.nets.conv import ConvBody, ConvLearner, feature_shape
 from stmaml.nets.layers import MLP
 from stmaml.nets.set_encoder import DiagonalNormal, Encoding, TaskEncoder
+from stmaml.outcomes import AbstractOutcome
+from stmaml.prediction import Prediction
 from stmaml.tasks import Examples, Scalar, Task, TaskSpec, Weight, weighted_mean
 
 __all__ = ["STMAML", "Adapting", "Codes", "Config", "Encoding", "Gating", "Knowledge"]
@@ -131,18 +133,19 @@ class STMAML(AbstractMetaLearner):
         """Minus the log-density, for one example, of the query set as a whole under a mixture of predictors."""
         p_z = self.task_distribution(task.support)
 
-        def of_draw(key: PRNGKeyArray) -> Float[Array, " q"]:
+        def of_draw(key: PRNGKeyArray) -> tuple[AbstractOutcome, Float[Array, " q"]]:
             # Within one vmap, weights that no inner step has moved are multiplied once for all draws.
             predictor = NetPredictor(self._fine_tune(p_z, task.support, key=key)[0], self.likelihood)
-            return predictor.padded(task.query.x, task.query.weight).log_prob(task.query.y)
+            outcome = predictor.padded(task.query.x, task.query.weight)
+            return outcome, outcome.log_prob(task.query.y)
 
-        log_prob = jax.vmap(of_draw)(jr.split(key, draws))
+        outcomes, log_prob = jax.vmap(of_draw)(jr.split(key, draws))
         each = log_prob @ task.query.weight  # of the set as a whole, under each predictor
         count = jnp.maximum(task.query.weight.sum(), 1.0)
         loss, parts = -(jax.nn.logsumexp(each) - jnp.log(draws)) / count, {"fit": -each.mean() / count}
         if not self.settings.point_weight:
             return loss, parts
-        points = -weighted_mean(jax.nn.logsumexp(log_prob, axis=0) - jnp.log(draws), task.query.weight)
+        points = -weighted_mean(Prediction(outcomes).pooled().log_prob(task.query.y), task.query.weight)
         return loss + self.settings.point_weight * points, parts | {"points": points}
 
     def adapt(self, support: Examples, *, num_samples: int, key: PRNGKeyArray) -> NetPredictor:
