@@ -81,6 +81,14 @@ _YEARS = replace(
         _BEST.training, steps=10_000, tasks_per_batch=96, optimizer="muon", outer_lr=3e-3, warmup=300, weight_decay=0.1
     ),
 )
+# The control: what attention does without task variable and inner loop, on the same inputs and tasks.
+_YEARS_TNP = replace(
+    _YEARS,
+    method="tnp",
+    method_settings=tnp.Config(width=128, layers=4, num_heads=8),
+    modelling=replace(_YEARS.modelling, lookup=LookUp()),
+    training=replace(_YEARS.training, val_samples=1),
+)
 RECIPES = (
     _paper("st-maml", _STMAML),
     _paper("maml", _MAML, outer_lr=1e-2),
@@ -98,5 +106,6 @@ RECIPES = (
     ),
     _BEST,
     _YEARS,
+    _YEARS_TNP,
     _SAME_YEAR,
 )

@@ -1,0 +1,212 @@
+"""Trains a recipe for a given time, with a step size that follows the clock, and scores what came of it.
+
+    python studies/timed.py weather st-maml years --run runs/years --seconds 300 --data gsod.npz \
+      --set benchmark_settings.years=(2019,) training.tasks_per_batch=128 --score weather
+
+For a machine that is lent by the minute: the step size goes down to zero along a half cosine of the time that is left,
+whatever a step takes there, the learner that does best on validation tasks is kept in a run folder like any other, and
+every result is a line of JSON as soon as it is there. Matrices of one shape take Muon's steps together, which changes
+no number but for rounding and saves hundreds of small products a step."""
+
+import argparse
+import ast
+import json
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+from jaxtyping import PyTree
+
+from stmaml.benchmarks.base import TEST_SEED, Benchmark
+from stmaml.benchmarks.sources import TaskSet
+from stmaml.evaluation import evaluate
+from stmaml.experiments import create_runs, fresh, run_keys, scaling_for
+from stmaml.methods.base import AbstractMetaLearner
+from stmaml.recipes import Experiment, recipe
+from stmaml.recipes.base import with_changes
+from stmaml.run_files import read_json
+from stmaml.runs import Run, write_json
+from stmaml.training import TrainConfig, initial_state
+from stmaml.training.optimizers import MUON_RMS
+from stmaml.training.steps import run_steps
+
+SHOTS = (2, 5, 10, 20, 40)
+SCORES = ("mse", "nll", "crps", "coverage90", "bce", "bce_single", "bce_unseen", "diversity", "accuracy")
+LOOKS = (0.25, 0.5, 0.7, 0.85, 0.95)  # parts of the time after which validation tasks are looked at, and at the end
+
+
+def main() -> None:
+    flags = parsed()
+    began = time.time()
+    experiment = timed(with_changes(recipe(flags.benchmark, flags.method, flags.preset), flags.set))
+    benchmark = experiment.benchmark_settings.open()
+    (run,) = create_runs(experiment, benchmark, flags.run, [flags.seed], force=True)
+    end = flags.until if flags.until else began + flags.seconds
+    tell(flags, event="open", seconds=time.time() - began)
+    learner, steps = train(flags, run, experiment, benchmark, end)
+    config = read_json(run.config_path)
+    config["training"] |= {"steps": steps, "schedule": "cosine"}
+    write_json(run.config_path, config)
+    for name, tasks in tests(flags, experiment, benchmark):
+        result = evaluate(learner, tasks, num_samples=flags.samples, key=jr.key(TEST_SEED)).summary()
+        tell(flags, event="score", test=name, **{k: rounded(v) for k, v in result.items() if k in SCORES})
+
+
+def parsed() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("benchmark", "method", "preset"):
+        parser.add_argument(name)
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of opening, compiling and training together")
+    parser.add_argument("--until", type=float, default=0.0, help="when training ends, in seconds since 1970, instead")
+    parser.add_argument("--set", nargs="*", default=[], help="settings by their path: training.outer_lr=0.002")
+    parser.add_argument("--data")
+    parser.add_argument("--score", choices=["none", "weather", "test"], default="test")
+    parser.add_argument("--tasks", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--chunk", type=int, default=50, help="steps in one compiled call")
+    parser.add_argument("--seed", type=int, default=0)
+    flags = parser.parse_args()
+    flags.set = {name: ast.literal_eval(value) for name, _, value in (each.partition("=") for each in flags.set)}
+    if flags.data:
+        flags.set["benchmark_settings.data"] = flags.data
+    return flags
+
+
+def timed(experiment: Experiment) -> Experiment:
+    """The experiment with a step size that is level but for its warm-up: the clock lowers it."""
+    training = {**vars(experiment.training), "schedule": "constant", "steps": 1_000_000_000}
+    return replace(experiment, training=Together(**training))
+
+
+def train(
+    flags: Any, run: Run, experiment: Experiment, benchmark: Benchmark, end: float
+) -> tuple[AbstractMetaLearner, int]:
+    """The learner that did best on validation tasks, saved whenever it improves, and how many steps were taken."""
+    config, metric = experiment.training, experiment.training.val_metric
+    init_key, train_key = run_keys(flags.seed)
+    learner = fresh(experiment, benchmark.train.spec, scaling_for(experiment, benchmark), key=init_key)
+    state, val = initial_state(learner, config), benchmark.val_set(config.val_tasks)
+    size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(learner, eqx.is_inexact_array)))
+    tell(flags, event="built", parameters=size)
+    step, best, kept, looks, start = 0, math.inf, learner, list(LOOKS), 0.0
+    while True:
+        part = 0.0 if not start else 1.0 if time.time() >= end else (time.time() - start) / (end - start)
+        due = bool(looks) and part >= looks[0]
+        if due or part >= 1.0:
+            looks = [look for look in looks if look > part]
+            scores = evaluate(
+                state.learner, val, num_samples=config.val_samples, key=jr.fold_in(train_key, 1)
+            ).summary()
+            tell(flags, event="validation", step=step, **{k: rounded(v) for k, v in scores.items() if k in SCORES})
+            if scores[metric]["mean"] < best:
+                best, kept = scores[metric]["mean"], state.learner
+                run.save_learner(kept)
+        if part >= 1.0:
+            return kept, step
+        rate = 0.5 * (1 + math.cos(math.pi * part))
+        state = eqx.tree_at(lambda s: s.rate, state, jnp.asarray(rate, dtype=state.rate.dtype))
+        steps = step + jnp.arange(flags.chunk)
+        state, (losses, logs, finite) = jax.block_until_ready(
+            run_steps(state, benchmark.train, train_key, steps, config)
+        )
+        step += flags.chunk
+        if not start:
+            start = time.time()
+            tell(flags, event="compiled", until=end - start)
+        if step % (flags.chunk * 40) == 0:
+            means = {name: round(float(np.mean(values)), 4) for name, values in logs.items()}
+            pace = (step - flags.chunk) / (time.time() - start)
+            tell(flags, event="step", step=step, loss=float(losses.mean()), pace=round(pace, 1), **means)
+        if not bool(finite):
+            raise SystemExit(f"{flags.run}: the loss is not finite at step {step}")
+
+
+def tests(flags: Any, experiment: Experiment, benchmark: Benchmark) -> list[tuple[str, TaskSet]]:
+    """Test tasks by name. Of weather: in both years and for all numbers of labelled days, as sets of one shape."""
+    if flags.score == "none":
+        return []
+    if flags.score == "test":
+        return [("test", benchmark.test_set(flags.tasks))]
+    found = []
+    for year in (2022, 2019):
+        settings: Any = replace(experiment.benchmark_settings, shots=max(SHOTS), test_years=(year,))
+        whole = settings.open(benchmark.shelf).test_set(flags.tasks)
+        found += [(f"{year}-{shots}", whole.with_shots(shots)) for shots in SHOTS]
+    return sorted(found, key=lambda each: not each[0].endswith("-10"))
+
+
+@dataclass(frozen=True)
+class Together(TrainConfig):
+    """Settings of a training in which matrices of one shape take Muon's steps together."""
+
+    def optimizer_of(self) -> optax.GradientTransformationExtraArgs:
+        """As the settings say, on stacks of matrices."""
+        if self.optimizer != "muon":
+            return super().optimizer_of()
+        schedule = optax.warmup_constant_schedule(0.0 if self.rise else self.outer_lr, self.outer_lr, self.rise)
+        how = {"consistent_rms": MUON_RMS, "weight_decay": self.weight_decay}
+        muon = optax.contrib.muon(schedule, muon_weight_dimension_numbers=_axes, **how)
+        inner = optax.chain(optax.clip_by_global_norm(self.clip_norm), muon)
+
+        def init(params: PyTree) -> Any:
+            return inner.init(stacked(params))
+
+        def update(grads: PyTree, state: Any, params: PyTree = None, **extra: Any) -> tuple[PyTree, Any]:
+            moves, state = inner.update(stacked(grads), state, stacked(params), **extra)
+            return unstacked(moves, grads), state
+
+        return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _axes(params: dict[str, Any]) -> dict[str, Any]:
+    axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+    return {name: axes if name.startswith("matrices") else None for name in params}
+
+
+def _name(path: jax.tree_util.KeyPath, leaf: jax.Array) -> str:
+    matrix = leaf.ndim == 2 and getattr(path[-1], "name", None) == "weight"
+    return f"matrices {leaf.shape}" if matrix else jax.tree_util.keystr(path)
+
+
+def stacked(tree: PyTree) -> dict[str, jax.Array]:
+    """Weight matrices by their shapes, each kind as one array; all else by name."""
+    groups: dict[str, list[jax.Array]] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        groups.setdefault(_name(path, leaf), []).append(leaf)
+    return {name: jnp.stack(each) if name.startswith("matrices") else each[0] for name, each in groups.items()}
+
+
+def unstacked(stacks: dict[str, jax.Array], like: PyTree) -> PyTree:
+    """The opposite of `stacked`."""
+    seen: dict[str, int] = {}
+
+    def pick(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
+        name = _name(path, leaf)
+        if not name.startswith("matrices"):
+            return stacks[name]
+        seen[name] = seen.get(name, -1) + 1
+        return stacks[name][seen[name]]
+
+    return jax.tree_util.tree_map_with_path(pick, like)
+
+
+def rounded(summary: Any) -> list[float]:
+    return [round(float(summary["mean"]), 4), round(float(summary["ci95"]), 4)]
+
+
+def tell(flags: Any, **what: Any) -> None:
+    plain = {k: round(v, 4) if isinstance(v, float) else v for k, v in what.items()}
+    print(json.dumps({"run": flags.run.name, "t": int(time.time()) % 10_000, **plain}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
