@@ -5,15 +5,14 @@
 
 For a machine that is lent by the minute: the step size goes down to zero along a half cosine of the time that is left,
 whatever a step takes there, the learner that does best on validation tasks is kept in a run folder like any other, and
-every result is a line of JSON as soon as it is there. Matrices of one shape take Muon's steps together, which changes
-no number but for rounding and saves hundreds of small products a step."""
+every result is a line of JSON as soon as it is there."""
 
 import argparse
 import ast
 import json
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import optax
-from jaxtyping import PyTree
 
 from stmaml.benchmarks.base import TEST_SEED, Benchmark
 from stmaml.benchmarks.sources import TaskSet
@@ -34,8 +31,7 @@ from stmaml.recipes import Experiment, recipe
 from stmaml.recipes.base import with_changes
 from stmaml.run_files import read_json
 from stmaml.runs import Run, write_json
-from stmaml.training import TrainConfig, initial_state
-from stmaml.training.optimizers import MUON_RMS
+from stmaml.training import initial_state
 from stmaml.training.steps import run_steps
 
 SHOTS = (2, 5, 10, 20, 40)
@@ -83,8 +79,7 @@ def parsed() -> Any:
 
 def timed(experiment: Experiment) -> Experiment:
     """The experiment with a step size that is level but for its warm-up: the clock lowers it."""
-    training = {**vars(experiment.training), "schedule": "constant", "steps": 1_000_000_000}
-    return replace(experiment, training=Together(**training))
+    return replace(experiment, training=replace(experiment.training, schedule="constant", steps=1_000_000_000))
 
 
 def train(
@@ -142,61 +137,6 @@ def tests(flags: Any, experiment: Experiment, benchmark: Benchmark) -> list[tupl
         whole = settings.open(benchmark.shelf).test_set(flags.tasks)
         found += [(f"{year}-{shots}", whole.with_shots(shots)) for shots in SHOTS]
     return sorted(found, key=lambda each: not each[0].endswith("-10"))
-
-
-@dataclass(frozen=True)
-class Together(TrainConfig):
-    """Settings of a training in which matrices of one shape take Muon's steps together."""
-
-    def optimizer_of(self) -> optax.GradientTransformationExtraArgs:
-        """As the settings say, on stacks of matrices."""
-        if self.optimizer != "muon":
-            return super().optimizer_of()
-        schedule = optax.warmup_constant_schedule(0.0 if self.rise else self.outer_lr, self.outer_lr, self.rise)
-        how = {"consistent_rms": MUON_RMS, "weight_decay": self.weight_decay}
-        muon = optax.contrib.muon(schedule, muon_weight_dimension_numbers=_axes, **how)
-        inner = optax.chain(optax.clip_by_global_norm(self.clip_norm), muon)
-
-        def init(params: PyTree) -> Any:
-            return inner.init(stacked(params))
-
-        def update(grads: PyTree, state: Any, params: PyTree = None, **extra: Any) -> tuple[PyTree, Any]:
-            moves, state = inner.update(stacked(grads), state, stacked(params), **extra)
-            return unstacked(moves, grads), state
-
-        return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _axes(params: dict[str, Any]) -> dict[str, Any]:
-    axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
-    return {name: axes if name.startswith("matrices") else None for name in params}
-
-
-def _name(path: jax.tree_util.KeyPath, leaf: jax.Array) -> str:
-    matrix = leaf.ndim == 2 and getattr(path[-1], "name", None) == "weight"
-    return f"matrices {leaf.shape}" if matrix else jax.tree_util.keystr(path)
-
-
-def stacked(tree: PyTree) -> dict[str, jax.Array]:
-    """Weight matrices by their shapes, each kind as one array; all else by name."""
-    groups: dict[str, list[jax.Array]] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        groups.setdefault(_name(path, leaf), []).append(leaf)
-    return {name: jnp.stack(each) if name.startswith("matrices") else each[0] for name, each in groups.items()}
-
-
-def unstacked(stacks: dict[str, jax.Array], like: PyTree) -> PyTree:
-    """The opposite of `stacked`."""
-    seen: dict[str, int] = {}
-
-    def pick(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
-        name = _name(path, leaf)
-        if not name.startswith("matrices"):
-            return stacks[name]
-        seen[name] = seen.get(name, -1) + 1
-        return stacks[name][seen[name]]
-
-    return jax.tree_util.tree_map_with_path(pick, like)
 
 
 def rounded(summary: Any) -> list[float]:
