@@ -11,10 +11,10 @@ import pytest
 
 from stmaml.benchmarks.base import Benchmark
 from stmaml.benchmarks.weather import KNOWS_ITS_YEARS, Config
-from stmaml.benchmarks.weather_inputs import CLOCK, MIDWINTER, SEASON_INPUTS, Moved
-from stmaml.benchmarks.weather_tasks import Moves, Sizes, Weather
+from stmaml.benchmarks.weather_inputs import AROUND_INPUTS, CLOCK, MEASURED, MIDWINTER, SEASON_INPUTS, Moved
+from stmaml.benchmarks.weather_tasks import Course, Moves, Sizes, Weather
 from stmaml.data.noaa import read_stations
-from stmaml.data.stations import Stations, joined
+from stmaml.data.stations import MISSING, NAMES, Stations, joined
 from stmaml.data.years import read_years, source_of
 from stmaml.errors import SettingError, SourceError
 from stmaml.experiments import EvaluateConfig
@@ -172,6 +172,69 @@ def test_hands_of_the_clock_tell_how_far_apart_days_are_and_not_which_they_are(r
         np.testing.assert_allclose(one @ one.T, wanted, atol=1e-3)
     assert np.abs(seen[0] - seen[1]).max() > 0.5
     assert "DATE" not in SEASON_INPUTS
+
+
+def test_neighbouring_days_are_told_by_what_changes(root):
+    """Wind of 0.1 knots as printed: each day's less its neighbours', looked up by hand; nothing beyond a gap or the
+    end of a file, nothing of the next station."""
+    stations, chosen = config(root, inputs="seasons-around").stations()
+    source = as_weather(config(root, inputs="seasons-around").open().train)
+    column = {name: i for i, name in enumerate(source.features.names)}
+    file = 1
+    first, count = int(source.days.first[file]), int(source.days.count[file])
+    rows = jnp.arange(first, first + count, dtype=jnp.int32)
+    seen = np.asarray(source.features(source.days, rows, jnp.full(count, file, dtype=jnp.int32)))
+    printed = {int(day): values for day, *values in days(stations, int(chosen["train"][file]))}
+    low, high = (np.asarray(a)[MEASURED.index("WDSP")] for a in (source.features.low, source.features.high))
+
+    def wind(day: int) -> float | None:
+        value = printed[day][NAMES.index("WDSP")] if day in printed else MISSING
+        return None if value == MISSING else float(np.clip(value / 10, low, high))
+
+    for step, name in ((-1, "BEFORE"), (1, "AFTER")):
+        pairs = [(wind(day), wind(day + step)) for day in printed]
+        wanted = [0.0 if one is None or other is None else other - one for one, other in pairs]
+        np.testing.assert_allclose(seen[:, column[f"WDSP_{name}"]], wanted, atol=1e-5)
+        there = [day + step in printed for day in printed]
+        np.testing.assert_array_equal(seen[:, column[f"IS_{name}"]], there)
+        assert np.abs(wanted).max() > 0.1
+        assert not all(there)
+
+
+def test_a_year_that_runs_backwards_changes_before_and_after(root):
+    source = as_weather(config(root, inputs="rich-around").open().train)
+    rows, files = jnp.arange(20, dtype=jnp.int32), jnp.zeros(20, dtype=jnp.int32)
+    on, back = (
+        np.asarray(source.features(source.days, rows, files, Moved(jnp.array(0), jnp.array(turned), jnp.array(0))))
+        for turned in (False, True)
+    )
+    half = len(AROUND_INPUTS) // 2 - 1
+    for part, size in ((slice(-2 * half - 2, -2), half), (slice(-2, None), 1)):
+        np.testing.assert_array_equal(on[:, part], np.roll(back[:, part], size, axis=1))
+    assert not np.array_equal(on[:, -2 * half - 2 : -2], back[:, -2 * half - 2 : -2])
+    assert source.features.names[0] == "DATE"
+
+
+def test_another_year_is_a_smooth_course_added_to_training_temperatures_alone(root):
+    plain, moved = (config(root, inputs="seasons", anomaly=size).open() for size in (0.0, 2.0))
+    key = jr.key(3)
+    before, after = (as_weather(one.train).sample(50, key=key).tasks for one in (plain, moved))
+    np.testing.assert_array_equal(before.query.x, after.query.x)
+    added = np.asarray(after.query.y - before.query.y)[np.asarray(before.query.weight) > 0]
+    assert np.std(added) == pytest.approx(2.0, rel=0.25)
+    for part in ("val", "test"):
+        one, other = (getattr(benchmark, part).sample(5, key=key).tasks.query.y for benchmark in (plain, moved))
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_course_has_its_spread_and_changes_little_from_day_to_day():
+    day = jnp.arange(365.0)
+    courses = np.stack([np.asarray(Course.draw(2.0, key=jr.key(i))(day)) for i in range(200)])
+    assert courses.std() == pytest.approx(2.0, rel=0.03)
+    assert abs(courses.mean()) < 0.1
+    turns = np.random.default_rng(0).uniform(6, 36, 10_000)
+    wanted = np.cos(2 * np.pi * turns / 365).mean()  # of waves, the correlation of neighbouring days
+    assert np.mean(courses[:, 1:] * courses[:, :-1]) / 4 == pytest.approx(wanted, abs=0.03)
 
 
 def test_validation_dates_move_if_asked_and_test_dates_never(root):

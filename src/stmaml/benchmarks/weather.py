@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Rows, Shelf, Showcase, check_shots
-from stmaml.benchmarks.weather_inputs import Days, Handling, Inputs, fit_features
+from stmaml.benchmarks.weather_inputs import AROUND, UNDATED, Days, Handling, Inputs, fit_features
 from stmaml.benchmarks.weather_splits import AUTHORS_SEED, Files, Sharing, find_list, place_of, share_out
 from stmaml.benchmarks.weather_tasks import BANDS, YEAR_DAYS, Moves, Sizes, Weather, days_of
 from stmaml.data.folders import data_folder
@@ -62,7 +62,8 @@ class Config(BenchmarkConfig):
     """No station in two splits, or the authors' list of files, where a station's other years may be in another."""
     inputs: Inputs = "paper"
     """The paper's sixteen inputs; these with gaps marked, seasons as waves and what two pressures tell (rich); or those
-    with the date left out, but for the season and how many days lie between two days (seasons)."""
+    with the date left out, but for the season and how many days lie between two days (seasons). With -around, how
+    readings differ on the day before and on the day after is told too."""
     handling: Handling = "correct"
     """Defects of the files mended, or left as the authors' code leaves them."""
     date_shift: int = 0
@@ -75,6 +76,9 @@ class Config(BenchmarkConfig):
     """Move the dates of each validation task like that: chooses a learner that does not rely on knowing them."""
     val_mirror: bool = False
     """Let the year run backwards in half of the validation tasks."""
+    anomaly: float = 0.0
+    """Add a random course, smooth over weeks and with this standard deviation in degrees, to the temperatures of each
+    training task: as other years differ, so that a learner does not promise more for them than it can hold."""
     min_days: int = 40
     """Leave out files with fewer days that have a temperature."""
     file_list: str | None = None
@@ -91,6 +95,7 @@ class Config(BenchmarkConfig):
     def __post_init__(self):
         at_least(1, query_size=self.query_size, test_query_size=self.test_query_size, min_days=self.min_days)
         at_least(1, shots=self.shots)
+        at_least(0, anomaly=self.anomaly)
         check_shots(self._most_shots, self.min_shots)
         for name, days in (("date-shift", self.date_shift), ("val-shift", self.val_shift)):
             if not 0 <= days < YEAR_DAYS // 2:
@@ -122,8 +127,8 @@ class Config(BenchmarkConfig):
         days = {split: self._days(stations, files[split], shelf) for split in files}
         features = fit_features(days["train"], self.inputs, self.handling)
         sizes = Sizes(self._most_shots, self.query_size, self.min_shots, by_ratio=self.most_shots is not None)
-        moves = Moves(self.date_shift, self.date_mirror, clock=self.inputs == "seasons")
-        train = Weather(days["train"], features, sizes, moves, training=True)
+        moves = Moves(self.date_shift, self.date_mirror, clock=self.inputs in UNDATED)
+        train = Weather(days["train"], features, sizes, moves, training=True, anomaly=self.anomaly)
         held_out = Sizes(self.shots, self.test_query_size)
         test = Weather(days["test"], features, held_out)
         return Benchmark(
@@ -174,7 +179,8 @@ class Config(BenchmarkConfig):
         """The settings of baselines: the richest inputs, and in other years dates that move as a learner's do."""
         if self.handling == "released":
             return self
-        told = replace(self, inputs="rich", min_shots=None, most_shots=None)
+        inputs: Inputs = "rich-around" if self.inputs in AROUND else "rich"
+        told = replace(self, inputs=inputs, min_shots=None, most_shots=None, anomaly=0.0)
         if not self.test_years or not self.knows_its_years:
             return told
         return replace(told, date_shift=OTHER_YEARS_SHIFT, val_shift=self.val_shift or OTHER_YEARS_SHIFT)

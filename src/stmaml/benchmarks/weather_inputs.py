@@ -1,4 +1,5 @@
-"""What a method sees of a day of weather: the paper's sixteen inputs, richer ones, or richer ones without the date."""
+"""What a method sees of a day of weather: the paper's sixteen inputs, or richer ones, with or without the date, with or
+without what changed since the day before and until the day after."""
 
 from typing import Literal
 
@@ -12,7 +13,7 @@ from stmaml.data.stations import COLUMNS, FLAGS, MISSING, NAMES, STP_GAP
 from stmaml.limits import STATISTICS_ROWS
 
 Handling = Literal["correct", "released"]
-Inputs = Literal["paper", "rich", "seasons"]
+Inputs = Literal["paper", "rich", "rich-around", "seasons", "seasons-around"]
 
 MEASURED = ("ELEVATION", *NAMES[1:])  # the inputs that can be missing
 DERIVED = ("PRESSURE_RATIO", "BAROMETRIC")
@@ -22,7 +23,12 @@ RICH_INPUTS = (*PAPER_INPUTS, *HARMONICS, *DERIVED, *(f"NO_{name}" for name in (
 CLOCK = (4, 8, 16, 32, 64)  # hands of a clock that counts days: turns of each in a year
 CLOCK_DAYS = 365
 SEASON_INPUTS = (*RICH_INPUTS[1:], *(f"{wave}_CLOCK{turns}" for wave in ("SIN", "COS") for turns in CLOCK))
-INPUT_NAMES: dict[Inputs, tuple[str, ...]] = {"paper": PAPER_INPUTS, "rich": RICH_INPUTS, "seasons": SEASON_INPUTS}
+CHANGES = tuple(f"{name}_{day}" for day in ("BEFORE", "AFTER") for name in (*MEASURED[1:], *DERIVED))
+AROUND_INPUTS = (*CHANGES, "IS_BEFORE", "IS_AFTER")
+INPUT_NAMES = {"paper": PAPER_INPUTS, "rich": RICH_INPUTS, "seasons": SEASON_INPUTS}
+INPUT_NAMES |= {f"{inputs}-around": (*INPUT_NAMES[inputs], *AROUND_INPUTS) for inputs in ("rich", "seasons")}
+UNDATED = ("seasons", "seasons-around")  # inputs that tell no date
+AROUND = ("rich-around", "seasons-around")
 MIDWINTER = 18.5
 """The coldest time of northern years and the warmest of southern ones, in days from 1 January: the middle half of the
 stations north of 25 degrees have it within four days, in 2019 as in 2022."""
@@ -126,7 +132,7 @@ class Features(eqx.Module):
     ) -> Float[Array, "n dx"]:
         """The inputs of some rows of `days`, of which the files are known; their dates moved if asked for."""
         day = days.day[rows].astype(jnp.float32)
-        hands = () if self.inputs != "seasons" else (_hands(day if moved is None else day + moved.clock),)
+        hands = () if self.inputs not in UNDATED else (_hands(day if moved is None else day + moved.clock),)
         if moved is not None:
             day = moved(day, days.last_day[files])
         last_day = days.last_day[files] if self.handling == "correct" else jnp.full_like(day, RELEASED_LAST_DAY)
@@ -135,15 +141,44 @@ class Features(eqx.Module):
         readings, elevation = days.readings[rows], days.elevation[files]
         if self.inputs == "paper":
             return jnp.concatenate([date, measured(readings, elevation, self.handling)[0], flags], axis=1)
-        values, present = gauged(readings, elevation)
-        values = jnp.where(present, jnp.clip(values, self.low[None, :], self.high[None, :]), self.mean[None, :])
+        values, present = self._gauged(readings, elevation)
+        values = jnp.where(present, values, self.mean[None, :])
         angle = 2 * jnp.pi * day / (last_day + 1)
         waves = jnp.stack([jnp.sin(angle), jnp.cos(angle), jnp.sin(2 * angle), jnp.cos(2 * angle)], axis=1)
         flags = flags * self.common[None, :]
         own = len(MEASURED)
         lacking = jnp.delete(~present, own, axis=1).astype(jnp.float32)  # the ratio is there if both pressures are
-        dated = () if self.inputs == "seasons" else (date,)
-        return jnp.concatenate([*dated, values[:, :own], flags, waves, values[:, own:], lacking, *hands], axis=1)
+        dated = () if self.inputs in UNDATED else (date,)
+        beside = () if self.inputs not in AROUND else self._changes(days, rows, files, moved)
+        parts = [*dated, values[:, :own], flags, waves, values[:, own:], lacking, *hands, *beside]
+        return jnp.concatenate(parts, axis=1)
+
+    def _gauged(
+        self, readings: Int[Array, "n columns"], elevation: Float[Array, " n"]
+    ) -> tuple[Float[Array, "n g"], Bool[Array, "n g"]]:
+        """`gauged`, within the range of the training values."""
+        values, present = gauged(readings, elevation)
+        return jnp.clip(values, self.low[None, :], self.high[None, :]), present
+
+    def _changes(
+        self, days: Days, rows: Int[Array, " n"], files: Int[Array, " n"], moved: Moved | None
+    ) -> tuple[Float[Array, "n c"], ...]:
+        """How the readings of the day before and of the day after differ, 0 where either was not made; and which of the
+        two days the file has. Where a year runs backwards they change places."""
+        values, present = self._gauged(days.readings[rows], days.elevation[files])
+        first, last = days.first[files], days.first[files] + days.count[files] - 1
+        changes, there = [], []
+        for step in (-1, 1):
+            other = jnp.clip(rows + step, first, last)
+            near = days.day[other] == days.day[rows] + step
+            beside, also = self._gauged(days.readings[other], days.elevation[files])
+            changes.append(jnp.where(present & also & near[:, None], beside - values, 0.0)[:, 1:])  # but for elevation
+            there.append(near[:, None].astype(jnp.float32))
+        if moved is None:
+            return *changes, *there
+        turned = jnp.broadcast_to(moved.mirrored, rows.shape)[:, None]
+        pairs = ((one, other) for one, other in (changes, changes[::-1], there, there[::-1]))
+        return tuple(jnp.where(jnp.broadcast_to(turned, one.shape), other, one) for one, other in pairs)
 
 
 def _hands(day: Float[Array, " n"]) -> Float[Array, "n h"]:

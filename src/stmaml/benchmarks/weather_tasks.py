@@ -18,6 +18,7 @@ from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
 
 BANDS = ("tropics", "temperate", "polar", "unknown")  # families of stations, by latitude
 YEAR_DAYS = 366  # the longest
+COURSE_WAVES = 8
 
 
 def days_of(stations: Stations, chosen: Int[np.ndarray, " f"]) -> Days:
@@ -88,6 +89,26 @@ class Sizes:
         return (jnp.arange(self.shots) < jnp.clip(jnp.floor(drawn), self.min_shots, self.shots)).astype(float)
 
 
+class Course(eqx.Module):
+    """A random course of the year, smooth over weeks: how another year might differ."""
+
+    turns: Float[Array, " k"]
+    phase: Float[Array, " k"]
+    spread: float = eqx.field(static=True)
+
+    @classmethod
+    def draw(cls, spread: float, *, key: PRNGKeyArray) -> "Course":
+        """Waves of 10 to 60 days that add up to a standard deviation of `spread`."""
+        turns_key, phase_key = jr.split(key)
+        turns = jr.uniform(turns_key, (COURSE_WAVES,), dtype=jnp.float32, minval=6.0, maxval=36.0)
+        return Course(turns, jr.uniform(phase_key, (COURSE_WAVES,), dtype=jnp.float32, maxval=2 * np.pi), spread)
+
+    def __call__(self, day: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Degrees to be added on each day of a year."""
+        angle = 2 * jnp.pi / CLOCK_DAYS * day[:, None] * self.turns[None, :] + self.phase[None, :]
+        return self.spread * (2 / COURSE_WAVES) ** 0.5 * jnp.cos(angle).sum(1)
+
+
 class Weather(eqx.Module):
     """Tasks from the files of one split: days drawn afresh, on the device, inside the training step."""
 
@@ -96,6 +117,7 @@ class Weather(eqx.Module):
     sizes: Sizes = eqx.field(static=True)
     moves: Moves = eqx.field(static=True, default=Moves())
     training: bool = eqx.field(static=True, default=False)
+    anomaly: float = eqx.field(static=True, default=0.0)  # spread of the course that is added to each task
 
     @property
     def spec(self) -> TaskSpec:
@@ -128,16 +150,24 @@ class Weather(eqx.Module):
         count = self.days.count[file]
         order, moved = shuffled(count, key=day_key), self.moves.draw((), key=jr.fold_in(key, 2))
         weights = self.sizes.weights(key=shots_key)
-        support = self._examples(file, order[count - 1 - jnp.arange(shots)], weights, moved)
+        course = Course.draw(self.anomaly, key=jr.fold_in(key, 3)) if self.anomaly else None
+        support = self._examples(file, order[count - 1 - jnp.arange(shots)], weights, moved, course)
         real = jnp.arange(size) < count - shots
         chosen = order[jnp.minimum(jnp.arange(size), count - 1)]
-        return Task(support, self._examples(file, chosen, real.astype(float), moved))
+        return Task(support, self._examples(file, chosen, real.astype(float), moved, course))
 
     def _examples(
-        self, file: Int[Array, ""], chosen: Int[Array, " n"], weight: Float[Array, " n"], moved: Moved | None
+        self,
+        file: Int[Array, ""],
+        chosen: Int[Array, " n"],
+        weight: Float[Array, " n"],
+        moved: Moved | None,
+        course: Course | None,
     ) -> Examples:
         rows = self.days.first[file] + chosen.astype(jnp.int32)
         x, y = self.rows(rows, jnp.full(rows.shape, file), moved)
+        if course is not None:
+            y = y + course(self.days.day[rows].astype(jnp.float32))[:, None]
         real = weight[:, None] > 0
         return Examples(jnp.where(real, x, 0), jnp.where(real, y, 0), weight)
 
