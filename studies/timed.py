@@ -36,7 +36,17 @@ from stmaml.training.steps import run_steps
 
 SHOTS = (2, 5, 10, 20, 40)
 SCORES = ("mse", "nll", "crps", "coverage90", "bce", "bce_single", "bce_unseen", "diversity", "accuracy")
-LOOKS = (0.25, 0.5, 0.7, 0.85, 0.95)  # parts of the time after which validation tasks are looked at, and at the end
+LOOKS = (
+    0.1,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.6,
+    0.7,
+    0.8,
+    0.9,
+)  # parts of the time after which validation tasks are looked at, and at the end
 
 
 def main() -> None:
@@ -44,6 +54,8 @@ def main() -> None:
     began = time.time()
     experiment = timed(with_changes(recipe(flags.benchmark, flags.method, flags.preset), flags.set))
     benchmark = experiment.benchmark_settings.open()
+    if flags.weeks:
+        benchmark = with_weeks_held_out(benchmark)
     (run,) = create_runs(experiment, benchmark, flags.run, [flags.seed], force=True)
     end = flags.until if flags.until else began + flags.seconds
     tell(flags, event="open", seconds=time.time() - began)
@@ -70,6 +82,7 @@ def parsed() -> Any:
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--chunk", type=int, default=50, help="steps in one compiled call")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--weeks", action="store_true", help="weather: validation tasks are of weeks not trained on")
     flags = parser.parse_args()
     flags.set = {name: ast.literal_eval(value) for name, _, value in (each.partition("=") for each in flags.set)}
     if flags.data:
@@ -137,6 +150,29 @@ def tests(flags: Any, experiment: Experiment, benchmark: Benchmark) -> list[tupl
         whole = settings.open(benchmark.shelf).test_set(flags.tasks)
         found += [(f"{year}-{shots}", whole.with_shots(shots)) for shots in SHOTS]
     return sorted(found, key=lambda each: not each[0].endswith("-10"))
+
+
+def with_weeks_held_out(benchmark: Any) -> Any:
+    """Weather whose training tasks leave out every fourth fortnight, of which validation tasks are made: as of another
+    year, no training station has had their weather."""
+    train = eqx.tree_at(lambda source: source.days, benchmark.train, fortnights(benchmark.train, held_out=False))
+    val = eqx.tree_at(lambda source: source.days, benchmark.val, fortnights(benchmark.val, held_out=True))
+    return replace(benchmark, train=train, val=val)
+
+
+def fortnights(source: Any, *, held_out: bool) -> Any:
+    """The days of a source in every fourth fortnight, or in the others; files with few of them are left out."""
+    days, fewest = source.days, source.sizes.shots + 20
+    chosen = ((np.asarray(days.day) // 14) % 4 == 3) == held_out
+    first, count = np.asarray(days.first), np.asarray(days.count)
+    left = np.add.reduceat(chosen.astype(np.int32), first)
+    files = np.flatnonzero(left >= fewest)
+    rows = np.concatenate([first[f] + np.flatnonzero(chosen[first[f] : first[f] + count[f]]) for f in files])
+    left = left[files].astype(np.int32)
+    by_row = {name: getattr(days, name)[rows] for name in ("readings", "day", "flags")}
+    by_file = {name: getattr(days, name)[files] for name in ("elevation", "last_day", "band", "file")}
+    starts = (np.cumsum(left) - left).astype(np.int32)
+    return replace(days, **by_row, **by_file, first=jnp.asarray(starts), count=jnp.asarray(left))
 
 
 def rounded(summary: Any) -> list[float]:
