@@ -4,8 +4,8 @@
       --set benchmark_settings.years=(2019,) training.tasks_per_batch=128 --score weather
 
 For a machine that is lent by the minute: the step size goes down to zero along a half cosine of the time that is left,
-whatever a step takes there, the learner that does best on validation tasks is kept in a run folder like any other, and
-every result is a line of JSON as soon as it is there."""
+whatever a step takes there. The learner that does best on validation tasks, its weights as they are or as a running
+mean, is kept in a run folder like any other. Every result is a line of JSON as soon as it is there."""
 
 import argparse
 import ast
@@ -36,6 +36,7 @@ from stmaml.training.steps import run_steps
 
 SHOTS = (2, 5, 10, 20, 40)
 SCORES = ("mse", "nll", "crps", "coverage90", "bce", "bce_single", "bce_unseen", "diversity", "accuracy")
+MEAN_OF = 40  # chunks of steps that a running mean of the weights is of, about
 LOOKS = (
     0.1,
     0.2,
@@ -105,19 +106,19 @@ def train(
     state, val = initial_state(learner, config), benchmark.val_set(config.val_tasks)
     size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(learner, eqx.is_inexact_array)))
     tell(flags, event="built", parameters=size)
-    step, best, kept, looks, start = 0, math.inf, learner, list(LOOKS), 0.0
+    step, best, kept, mean, looks, start = 0, math.inf, learner, state.learner, list(LOOKS), 0.0
     while True:
         part = 0.0 if not start else 1.0 if time.time() >= end else (time.time() - start) / (end - start)
         due = bool(looks) and part >= looks[0]
         if due or part >= 1.0:
             looks = [look for look in looks if look > part]
-            scores = evaluate(
-                state.learner, val, num_samples=config.val_samples, key=jr.fold_in(train_key, 1)
-            ).summary()
-            tell(flags, event="validation", step=step, **{k: rounded(v) for k, v in scores.items() if k in SCORES})
-            if scores[metric]["mean"] < best:
-                best, kept = scores[metric]["mean"], state.learner
-                run.save_learner(kept)
+            for name, one in (("last", state.learner), ("mean", mean)):
+                scores = evaluate(one, val, num_samples=config.val_samples, key=jr.fold_in(train_key, 1)).summary()
+                shown = {k: rounded(v) for k, v in scores.items() if k in SCORES}
+                tell(flags, event="validation", step=step, weights=name, **shown)
+                if scores[metric]["mean"] < best:
+                    best, kept = scores[metric]["mean"], one
+                    run.save_learner(kept)
         if part >= 1.0:
             return kept, step
         rate = 0.5 * (1 + math.cos(math.pi * part))
@@ -127,6 +128,7 @@ def train(
             run_steps(state, benchmark.train, train_key, steps, config)
         )
         step += flags.chunk
+        mean = blended(mean, state.learner, jnp.asarray(1 / min(step // flags.chunk, MEAN_OF)))
         if not start:
             start = time.time()
             tell(flags, event="compiled", until=end - start)
@@ -136,6 +138,14 @@ def train(
             tell(flags, event="step", step=step, loss=float(losses.mean()), pace=round(pace, 1), **means)
         if not bool(finite):
             raise SystemExit(f"{flags.run}: the loss is not finite at step {step}")
+
+
+@eqx.filter_jit
+def blended(mean: AbstractMetaLearner, now: AbstractMetaLearner, share: jax.Array) -> AbstractMetaLearner:
+    """Weights of a running mean, in which those of now have a share."""
+    arrays, rest = eqx.partition(mean, eqx.is_inexact_array)
+    new = eqx.filter(now, eqx.is_inexact_array)
+    return eqx.combine(jax.tree.map(lambda old, one: old + share.astype(old.dtype) * (one - old), arrays, new), rest)
 
 
 def tests(flags: Any, experiment: Experiment, benchmark: Benchmark) -> list[tuple[str, TaskSet]]:
