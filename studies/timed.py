@@ -163,7 +163,7 @@ def tests(flags: Any, experiment: Experiment, benchmark: Benchmark) -> list[tupl
 
 
 def with_weeks_held_out(benchmark: Any) -> Any:
-    """Weather whose training tasks leave out every fourth fortnight, of which validation tasks are made: as of another
+    """Weather whose training tasks leave out every sixth fortnight, of which validation tasks are made: as of another
     year, no training station has had their weather."""
     train = eqx.tree_at(lambda source: source.days, benchmark.train, fortnights(benchmark.train, held_out=False))
     val = eqx.tree_at(lambda source: source.days, benchmark.val, fortnights(benchmark.val, held_out=True))
@@ -171,9 +171,9 @@ def with_weeks_held_out(benchmark: Any) -> Any:
 
 
 def fortnights(source: Any, *, held_out: bool) -> Any:
-    """The days of a source in every fourth fortnight, or in the others; files with few of them are left out."""
+    """The days of a source in every sixth fortnight, or in the others; files with few of them are left out."""
     days, fewest = source.days, source.sizes.shots + 20
-    chosen = ((np.asarray(days.day) // 14) % 4 == 3) == held_out
+    chosen = ((np.asarray(days.day) // 14) % 6 == 5) == held_out
     first, count = np.asarray(days.first), np.asarray(days.count)
     left = np.add.reduceat(chosen.astype(np.int32), first)
     files = np.flatnonzero(left >= fewest)
