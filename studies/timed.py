@@ -76,6 +76,7 @@ def parsed() -> Any:
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=60.0, help="of opening, compiling and training together")
     parser.add_argument("--until", type=float, default=0.0, help="when training ends, in seconds since 1970, instead")
+    parser.add_argument("--steps", type=int, default=0, help="most steps, if the time allows more")
     parser.add_argument("--set", nargs="*", default=[], help="settings by their path: training.outer_lr=0.002")
     parser.add_argument("--data")
     parser.add_argument("--score", choices=["none", "weather", "test"], default="test")
@@ -109,6 +110,7 @@ def train(
     step, best, kept, mean, looks, start = 0, math.inf, learner, state.learner, list(LOOKS), 0.0
     while True:
         part = 0.0 if not start else 1.0 if time.time() >= end else (time.time() - start) / (end - start)
+        part = max(part, min(step / flags.steps, 1.0)) if flags.steps else part
         due = bool(looks) and part >= looks[0]
         if due or part >= 1.0:
             looks = [look for look in looks if look > part]
