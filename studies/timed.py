@@ -12,6 +12,7 @@ import ast
 import json
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from stmaml.experiments import create_runs, fresh, run_keys, scaling_for
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.recipes import Experiment, recipe
 from stmaml.recipes.base import with_changes
-from stmaml.run_files import read_json
+from stmaml.run_files import read_arrays, read_json
 from stmaml.runs import Run, write_json
 from stmaml.training import initial_state
 from stmaml.training.steps import run_steps
@@ -77,6 +78,7 @@ def parsed() -> Any:
     parser.add_argument("--seconds", type=float, default=60.0, help="of opening, compiling and training together")
     parser.add_argument("--until", type=float, default=0.0, help="when training ends, in seconds since 1970, instead")
     parser.add_argument("--steps", type=int, default=0, help="most steps, if the time allows more")
+    parser.add_argument("--start", type=Path, help="weights to begin with, of a learner of the same settings")
     parser.add_argument("--set", nargs="*", default=[], help="settings by their path: training.outer_lr=0.002")
     parser.add_argument("--data")
     parser.add_argument("--score", choices=["none", "weather", "test"], default="test")
@@ -104,6 +106,7 @@ def train(
     config, metric = experiment.training, experiment.training.val_metric
     init_key, train_key = run_keys(flags.seed)
     learner = fresh(experiment, benchmark.train.spec, scaling_for(experiment, benchmark), key=init_key)
+    learner = with_weights(learner, read_arrays(flags.start)) if flags.start else learner
     state, val = initial_state(learner, config), benchmark.val_set(config.val_tasks)
     size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(learner, eqx.is_inexact_array)))
     tell(flags, event="built", parameters=size)
@@ -140,6 +143,16 @@ def train(
             tell(flags, event="step", step=step, loss=float(losses.mean()), pace=round(pace, 1), **means)
         if not bool(finite):
             raise SystemExit(f"{flags.run}: the loss is not finite at step {step}")
+
+
+def with_weights(learner: AbstractMetaLearner, arrays: Mapping[str, np.ndarray]) -> AbstractMetaLearner:
+    """The learner with saved weights, of whatever precision."""
+
+    def pick(path: jax.tree_util.KeyPath, leaf: jax.Array) -> jax.Array:
+        return jnp.asarray(arrays[jax.tree_util.keystr(path, simple=True, separator=".")], dtype=leaf.dtype)
+
+    weights, rest = eqx.partition(learner, eqx.is_inexact_array)
+    return eqx.combine(jax.tree_util.tree_map_with_path(pick, weights), rest)
 
 
 @eqx.filter_jit
