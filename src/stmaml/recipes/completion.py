@@ -69,7 +69,7 @@ _BEST = Experiment(
         hidden=(128, 128),
         h_size=64,
         prior_draws=6,
-        single_weight=0.5,
+        point_weight=0.5,
         encoder=Encoding((256, 256), z_hidden=(), z_size=64),
         inner=InnerLoop(inner_lr=0.1, inner_steps=3),
     ),
