@@ -72,7 +72,7 @@ class Settings(Variational, FineTuning):
     """Beyond the paper: weight of minus the ELBO beside the loss of `prior_draws`. It has each draw of z stand for one
     function, where the mixture alone is content with draws that hedge."""
     point_weight: float = 0.0
-    """Beyond the paper: weight of the averaged predictors' density at each asked input beside the loss of `prior_draws`,
+    """Beyond the paper: weight of the averaged predictors at each asked input beside the loss of `prior_draws`,
     which is of the query set as a whole. That makes draws differ where a task is open, this makes them agree with what
     is known at each input; it is how predictions are scored."""
     proto_head: bool = False
