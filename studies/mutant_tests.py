@@ -38,6 +38,7 @@ MODULES = {
 """The file of each module and the files of its tests."""
 LONGEST_FIRST = ("st_maml", "calibration", "likelihoods")
 FAILED, PATIENCE = 1, 30.0  # seconds for the tests under way when time is up
+LONGEST = 600.0  # of a survey
 HEAVY = ("jax", "jax.numpy", "equinox", "optax", "numpyro", "scipy.stats", "sklearn.metrics", "hypothesis", "polars")
 Survey = dict[str, dict[str, Any]]  # of each test its seconds and lines
 
@@ -87,7 +88,9 @@ class Bench:
         if path.exists():
             return
         seen, words = self.folder / "survey.json", self.surveys / f"{module}.txt"
-        code, _ = self._forked(module, _Surveyor(str(self.folder / "stmaml" / MODULES[module][0]), seen), 1200, words)
+        code, _ = self._forked(
+            module, _Surveyor(str(self.folder / "stmaml" / MODULES[module][0]), seen), LONGEST, words
+        )
         if code != 0:
             seen.write_text("{}")
         shutil.copytree(self.folder / "programs", programs, dirs_exist_ok=True)
