@@ -21,6 +21,8 @@ from pathlib import Path
 from shares import Share, add_flags, share_of
 from subjects import ELSEWHERE, SIZES, Shell, fitting, pooling, reproducing, training, training_on, write_table
 
+from stmaml.run_files import SEAL
+
 TABLE, POOL, REPRODUCE = "table", "pool", "reproduce"
 SUBJECTS = [*SIZES, *ELSEWHERE, TABLE, POOL, REPRODUCE]
 KILLS_A_RUN = 6
@@ -54,17 +56,24 @@ def words_of(subject: str, run: Path, table: Path) -> tuple[list[object], list[o
 def contents(run: Path) -> dict[str, bytes]:
     """What must be equal: arrays, pools, scores, and the log without times."""
     kept = [path for path in sorted(run.rglob("*")) if path.suffix in (".npz", ".parquet")]
-    kept += [path for path in (run / "pool.json", run / "result.json") if path.exists()]
+    kept += [path for path in (run / "pool.json",) if path.exists()]
     found = {str(path.relative_to(run)): path.read_bytes() for path in kept}
     steps = sorted(name for name in found if "checkpoints" in name)
     newest = {str(Path(name).parent): name for name in steps}  # how many older ones are left depends on the stops
     logs = {str(path.relative_to(run)): _log(path) for path in sorted(run.rglob("log.jsonl"))}
+    logs |= {path.name: _result(path) for path in (run / "result.json",) if path.exists()}
     return {name: found[name] for name in found if name not in steps or name in newest.values()} | logs
 
 
 def _log(path: Path) -> bytes:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return json.dumps([{name: value for name, value in line.items() if name != "seconds"} for line in lines]).encode()
+
+
+def _result(path: Path) -> bytes:
+    """The scores of a pool, without the seconds that its members took and the digest that is of these too."""
+    content = json.loads(path.read_text())
+    return json.dumps({name: value for name, value in content.items() if name not in ("seconds", SEAL)}).encode()
 
 
 def peaceful(shell: Shell, subject: str, table: Path) -> tuple[dict[str, bytes], float]:

@@ -6,8 +6,10 @@ it reaches. Processes that share the mutants share the surveys as well: each mak
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +20,8 @@ from typing import Any
 
 from shares import Share
 
-HOME = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
+HOME = HERE.parent
 MODULES = {
     "inner": ("inner.py", ("test_inner.py",)),
     "likelihoods": ("likelihoods.py", ("test_likelihoods.py",)),
@@ -35,6 +38,7 @@ MODULES = {
 """The file of each module and the files of its tests."""
 LONGEST_FIRST = ("st_maml", "calibration", "likelihoods")
 FAILED, PATIENCE = 1, 30.0  # seconds for the tests under way when time is up
+LONGEST = 600.0  # of a survey
 HEAVY = ("jax", "jax.numpy", "equinox", "optax", "numpyro", "scipy.stats", "sklearn.metrics", "hypothesis", "polars")
 Survey = dict[str, dict[str, Any]]  # of each test its seconds and lines
 
@@ -42,9 +46,11 @@ Survey = dict[str, dict[str, Any]]  # of each test its seconds and lines
 class Bench:
     """A copy of the package with its own compiled programs, in which one mutant after the other is tested."""
 
-    def __init__(self, modules: Sequence[str], share: Share):
+    def __init__(self, modules: Sequence[str], share: Share, *, spawn: bool = False):
+        """With `spawn` each mutant has a process of its own that imports everything anew: slower, and for machines on
+        which a fork of a process with JAX hangs."""
         self.modules = sorted(modules, key=lambda module: module not in LONGEST_FIRST)
-        self.share = share
+        self.share, self.spawn = share, spawn
         self.surveys = Path(tempfile.gettempdir()) / f"stmaml-surveys-{os.getuid()}-{_digest()}"
         self.known: dict[str, Survey] = {}
         self.broken: dict[str, str] = {}
@@ -56,7 +62,7 @@ class Bench:
         shutil.copytree(HOME / "src" / "stmaml", self.folder / "stmaml", ignore=shutil.ignore_patterns("__pycache__"))
         (self.folder / "programs").mkdir()
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(self.folder / "programs")
-        for name in ("pytest", *HEAVY):  # without starting a device: threads do not survive a fork
+        for name in () if self.spawn else ("pytest", *HEAVY):  # without starting a device
             __import__(name)
         for module in self.modules[self.share.place :: self.share.of]:
             self._survey(module)
@@ -82,7 +88,9 @@ class Bench:
         if path.exists():
             return
         seen, words = self.folder / "survey.json", self.surveys / f"{module}.txt"
-        code, _ = self._forked(module, _Surveyor(str(self.folder / "stmaml" / MODULES[module][0]), seen), 1200, words)
+        code, _ = self._forked(
+            module, _Surveyor(str(self.folder / "stmaml" / MODULES[module][0]), seen), LONGEST, words
+        )
         if code != 0:
             seen.write_text("{}")
         shutil.copytree(self.folder / "programs", programs, dirs_exist_ok=True)
@@ -102,13 +110,23 @@ class Bench:
     def _forked(
         self, module: str, plugin: object, limit: float, words: Path = Path(os.devnull)
     ) -> tuple[int | None, float]:
-        began, child = time.monotonic(), os.fork()
+        began = time.monotonic()
+        child = self._spawned(module, plugin, words) if self.spawn else os.fork()
         if child == 0:
             try:
                 _run_tests(self.folder, module, plugin, words)
             finally:
                 os._exit(FAILED)  # whatever came up, the rest is the parent's
         return _wait(child, min(limit, self.share.left + PATIENCE)), time.monotonic() - began
+
+    def _spawned(self, module: str, plugin: object, words: Path) -> int:
+        """The number of a process that runs the tests."""
+        job = self.folder / "job.pickle"
+        job.write_bytes(pickle.dumps((self.folder, module, plugin, words)))
+        code = "import pickle, sys; from mutant_tests import _run_tests; "
+        code += "_run_tests(*pickle.loads(open(sys.argv[1], 'rb').read()))"
+        here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+        return subprocess.Popen([sys.executable, "-c", code, str(job)], env=here, cwd=HOME).pid
 
 
 class _Surveyor:

@@ -133,9 +133,9 @@ def drawn(modules: Sequence[str], count: int, seed: int) -> list[Mutant]:
     return [mutant for _, mutant in ranked[:count]]
 
 
-def judged(chosen: Sequence[Mutant], limit: float, share: Share) -> Iterator[Verdict]:
+def judged(chosen: Sequence[Mutant], limit: float, share: Share, *, spawn: bool = False) -> Iterator[Verdict]:
     """The verdicts on this share of the mutants; those first whose module has been surveyed, by whomever."""
-    with Bench(sorted({mutant.module for mutant in chosen}), share) as bench:
+    with Bench(sorted({mutant.module for mutant in chosen}), share, spawn=spawn) as bench:
         waiting = list(chosen[share.place :: share.of])
         while waiting and not share.over:
             ready = bench.ready()
@@ -206,6 +206,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="count the mutants there are, and test none")
     parser.add_argument("--again", type=Path, nargs="+", default=[], help="only those not killed in these results")
     parser.add_argument("--join", type=Path, nargs="+", default=[], help="results to print as one, instead")
+    parser.add_argument("--spawn", action="store_true", help="no forks: slower, and safe with any JAX")
     parser.add_argument("--json", action="store_true")
     add_flags(parser)
     flags = parser.parse_args()
@@ -219,7 +220,7 @@ def main() -> None:
     dead = {name_of(one) for one in joined([read(path) for path in flags.again]) if one.end == "killed"}
     found = []
     chosen = [one for one in drawn(flags.modules, flags.mutants, flags.seed) if name_of(one) not in dead]
-    for one in judged(chosen, flags.limit, share):
+    for one in judged(chosen, flags.limit, share, spawn=flags.spawn):
         found.append(one)
         share.tell(asdict(one))
         print(f"{one.end:8} {one.seconds:6.1f} s  {shown(one)}", file=sys.stderr, flush=True)

@@ -222,7 +222,7 @@ def test_grey_targets_are_scored_by_averaged_probabilities_single_draws_and_whol
     logits = 2 * jax.random.normal(key, (3, 5, 1))
     y = jax.random.uniform(jax.random.fold_in(key, 1), (5, 1))
     weight, seen = jnp.array([1.0, 1.0, 1.0, 1.0, 0.0]), jnp.array([1.0, 0.0, 0.0, 1.0, 0.0])
-    scores = score_task(Prediction(BernoulliOutcome(logits)), y, weight, seen=seen)
+    scores = score(Prediction(BernoulliOutcome(logits)), y, weight, seen=seen)
     p, t = 1 / (1 + np.exp(-np.asarray(logits, dtype=float)[:, :4, 0])), np.asarray(y, dtype=float)[:4, 0]
 
     def cross_entropy(q):
@@ -244,7 +244,7 @@ def test_grey_targets_are_scored_by_averaged_probabilities_single_draws_and_whol
 
 def test_the_absolute_error_is_that_of_the_mean():
     prediction = Prediction(NormalOutcome(jnp.array([[[1.0], [4.0]], [[3.0], [6.0]]]), jnp.ones((2, 2, 1))))
-    scores = score_task(prediction, jnp.array([[5.0], [4.0]]), jnp.ones(2))
+    scores = score(prediction, jnp.array([[5.0], [4.0]]), jnp.ones(2))
     np.testing.assert_allclose(scores["mae"], (3 + 1) / 2)
     np.testing.assert_allclose(scores["mse"], (9 + 1) / 2)
 

@@ -363,3 +363,11 @@ def test_classes_and_ones_have_the_variance_of_an_indicator():
 def test_probabilities_of_nothing_keep_a_logarithm():
     sure = CategoricalOutcome(jnp.array([[[0.0, -1e4]]])).pooled()
     np.testing.assert_allclose(sure.logits, [[[0.0, np.log(1e-12)]]], rtol=1e-5)
+
+
+def test_the_class_of_each_row_is_looked_up_in_its_own_probabilities(key):
+    """Two predictors, three rows, four classes, as many rows as none of the other axes has."""
+    logits, y = jr.normal(key, (2, 3, 4)), jnp.array([[0, 3, 1], [2, 2, 0]])
+    log_p = scipy.special.log_softmax(np.asarray(logits, dtype=float), axis=-1)
+    want = [[log_p[s, i, y[s, i]] for i in range(3)] for s in range(2)]
+    np.testing.assert_allclose(CategoricalOutcome(logits).log_prob(y), want, rtol=1e-5)

@@ -18,6 +18,8 @@ from stmaml.prediction import Prediction
 
 LOC = np.array([[[0.0], [2.0]], [[1.5], [-3.0]], [[-4.0], [2.5]]])  # 3 samples, 2 inputs, 1 target
 SCALE = np.array([[[0.5], [0.1]], [[1.0], [2.0]], [[0.2], [0.7]]])
+log_prob = jax.jit(lambda prediction, y: prediction.log_prob(y))
+quantiles = jax.jit(lambda prediction, levels: prediction.quantiles(levels))
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_log_density_is_that_of_the_mean_density(loc, scale, y):
     """A mixture over predictors, each of which speaks of all targets of an input at once."""
     each = scipy.stats.norm.logpdf(y[None], loc.astype(float), scale).sum(-1)
     want = scipy.special.logsumexp(each, axis=0) - np.log(3)
-    got = Prediction(NormalOutcome(jnp.asarray(loc), jnp.asarray(scale))).log_prob(jnp.asarray(y))
+    got = log_prob(Prediction(NormalOutcome(jnp.asarray(loc), jnp.asarray(scale))), jnp.asarray(y))
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
 
 
@@ -106,7 +108,7 @@ def test_quantiles_undo_the_cdf(loc, scale):
     """Up to the step of single precision at the place where they are."""
     prediction = Prediction(NormalOutcome(jnp.asarray(loc), jnp.asarray(scale)))
     levels = np.array([0.01, 0.05, 0.5, 0.95, 0.99])
-    found = np.asarray(prediction.quantiles(jnp.asarray(levels)), dtype=float)[:, 0, 0]
+    found = np.asarray(quantiles(prediction, jnp.asarray(levels)), dtype=float)[:, 0, 0]
     assert (np.diff(found) >= 0).all()
     slack = 1e-4 + 1e-5 * np.abs(found)
     below, above = (

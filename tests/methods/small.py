@@ -1,5 +1,7 @@
 """Small versions of every method, and small tasks to try them on."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -59,6 +61,7 @@ def small_learner(name: str, spec: TaskSpec, *, key) -> AbstractMetaLearner:
     return _BUILT[which]
 
 
+@partial(jax.jit, static_argnames=("spec", "shots", "queries"))
 def small_task(spec: TaskSpec, *, shots: int = 5, queries: int = 6, key) -> Task:
     def examples(n: int, key) -> Examples:
         x_key, y_key = jr.split(key)

@@ -147,13 +147,13 @@ def test_zero_weight_rows_change_nothing(name, keep, garbage, seed, key):
     spec = spec_of(name)
     learner = small_learner(name, spec, key=key)
     task = small_task(spec, shots=7, queries=7, key=jr.key(seed))
-    weight = jnp.array(keep, dtype=float)
+    weight = np.array(keep, dtype=np.float32)
 
     def hide(examples: Examples, content: float) -> Examples:
-        x = jnp.where(weight[:, None] > 0, examples.x, content)
-        if spec.target == "class":  # any class, but one there is
-            return Examples(x, jnp.where(weight > 0, examples.y, round(abs(content)) % spec.y_size), weight)
-        return Examples(x, jnp.where(weight[:, None] > 0, examples.y, -content), weight)
+        other = round(abs(content)) % spec.y_size if spec.target == "class" else -content  # a class that there is
+        y = np.where(weight.reshape(-1, *[1] * (examples.y.ndim - 1)) > 0, examples.y, other)
+        x = np.where(weight[:, None] > 0, examples.x, content)
+        return Examples(jnp.asarray(x), jnp.asarray(y, dtype=examples.y.dtype), jnp.asarray(weight))
 
     clean, dirty = (Task(hide(task.support, c), hide(task.query, c)) for c in (0.0, garbage))
     for got, want in zip(
