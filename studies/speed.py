@@ -38,6 +38,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import libraries
 import numpy as np
 import optax
 from kernels import Kernel, kernels_table, profile
@@ -356,7 +357,8 @@ def mlp_contenders(inner_steps: int) -> list[Contender]:
     contenders = [*plain_jax(*given), ready_batches(*given), own_sampling(inner_steps)]
     if importlib.util.find_spec("torch"):
         contenders += torch_contenders(*given)
-    return contenders
+    makers = libraries.mlp_makers(*given, inner_lr=INNER_LR, outer_lr=OUTER_LR)
+    return contenders + [Contender(name, make()) for name, make in makers]
 
 
 def run_mlp(inner_steps: int, *, seconds: float, repeats: int) -> list[Row]:

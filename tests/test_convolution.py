@@ -20,8 +20,7 @@ def way(request, monkeypatch):
     """As on a CPU, and as on a GPU, whose kernels are then run step by step; sizes that leave rests everywhere."""
     if request.param == "kernels":
         monkeypatch.setattr(convolution, "has_kernels", lambda: True)
-        monkeypatch.setattr(kernels, "ROWS", 16)
-        monkeypatch.setattr(kernels, "SUMMED", 16)
+        monkeypatch.setattr(kernels, "TILES", dict.fromkeys(kernels.TILES, kernels.Tile(16, 1, 1)))
     return request.param
 
 

@@ -88,10 +88,9 @@ def moments_by_inputs(
     """`moments_of` the convolution of `x`, without it: they follow from the second moments of the patches of `x`. In an
     inner loop the images stay and the kernel moves, so that what is as large as the images is done once."""
     if is_even(x):
-        rows, matrix = square_patches(x), square_matrix(kernel)
+        rows, matrix = square_patches(x.astype(precision)), square_matrix(kernel)
     else:
-        rows, matrix = patches_of(x), matrix_of(kernel)
-    rows = rows.astype(precision)
+        rows, matrix = patches_of(x.astype(precision)), matrix_of(kernel)
     exact = partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)
     centre = weighted_mean(rows.mean(1, dtype=jnp.float32), weight)
     products = weighted_mean(exact("npk,npl->nkl", rows, rows).reshape(x.shape[0], -1) / rows.shape[1], weight)

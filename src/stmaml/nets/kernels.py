@@ -7,6 +7,7 @@ Weights differ between tasks: mapped over tasks, a kernel gets one more axis of 
 differentiable; `convolution.py` has the rules."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,10 +17,26 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int8, Shaped
 
-ROWS = 128  # positions in one product
-SUMMED = 64  # positions in one product of a sum over positions
 LEAST = 16  # channels that a product of matrix units takes
-TAPS = 9
+TAPS = 3  # of the nine places around a position that one program of the gradient takes
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a program works: positions in one product, groups of 32 threads, products that are loaded ahead."""
+
+    rows: int
+    warps: int
+    stages: int
+
+
+TILES = {  # chosen by their time on an H200, with 32 channels
+    "conv3x3": Tile(128, 4, 2),
+    "weight_gradient": Tile(32, 2, 2),
+    "pooled": Tile(128, 4, 2),
+    "picked": Tile(128, 4, 2),
+    "pooled_gradient": Tile(128, 4, 2),
+}
 Images = Shaped[Array, "n rows cols i"]
 Kernel = Shaped[Array, "3 3 i o"]
 
@@ -31,7 +48,7 @@ def conv3x3(x: Images, weight: Kernel) -> Shaped[Array, "n rows cols o"]:
     total, out = n * height * width, weight.shape[-1]
     run = _call(
         partial(_conv_kernel, shape=x.shape, out=out),
-        grid=(pl.cdiv(total, ROWS),),
+        grid=(pl.cdiv(total, TILES["conv3x3"].rows),),
         out_shape=jax.ShapeDtypeStruct((total * out,), x.dtype),
         name="conv3x3",
     )
@@ -58,27 +75,27 @@ def _widened(x: Array, *axes: int) -> Array:
     return jnp.pad(x, [(0, sizes.get(axis, size) - size) for axis, size in enumerate(x.shape)])
 
 
-def _conv_kernel(x_ref: Any, w_ref: Any, o_ref: Any, *, shape: tuple[int, ...], out: int) -> None:
+def _conv_kernel(x_ref: Any, w_ref: Any, o_ref: Any, *, shape: tuple[int, ...], out: int, tile: int) -> None:
     total = shape[0] * shape[1] * shape[2]
-    at = pl.program_id(0) * ROWS + jnp.arange(ROWS)
-    sums = jnp.zeros((ROWS, out), jnp.float32)
+    at = pl.program_id(0) * tile + jnp.arange(tile)
+    sums = jnp.zeros((tile, out), jnp.float32)
     for tap in range(9):
         sums += _dot(_beside(x_ref, at, tap, total, shape), w_ref[tap])
     triton.store(o_ref.at[_places(at, out)], sums.astype(o_ref.dtype), mask=(at < total)[:, None])
 
 
-def _weight_kernel(x_ref: Any, g_ref: Any, o_ref: Any, *, shape: tuple[int, ...], out: int) -> None:
+def _weight_kernel(x_ref: Any, g_ref: Any, o_ref: Any, *, shape: tuple[int, ...], out: int, tile: int) -> None:
     image, part, size = pl.program_id(0), pl.program_id(1), shape[1] * shape[2]
     end = (image + 1) * size
 
     def add(step: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        at = image * size + step * SUMMED + jnp.arange(SUMMED)
+        at = image * size + step * tile + jnp.arange(tile)
         g = triton.load(g_ref.at[_places(at, out)], mask=(at < end)[:, None], other=0.0)
         each = (_beside(x_ref, at, part * TAPS + tap, end, shape) for tap in range(TAPS))
         return tuple(total + _dot(x.T, g) for total, x in zip(sums, each, strict=True))
 
     zeros = tuple(jnp.zeros((shape[3], out), jnp.float32) for _ in range(TAPS))
-    sums = jax.lax.fori_loop(0, pl.cdiv(size, SUMMED), add, zeros)
+    sums = jax.lax.fori_loop(0, pl.cdiv(size, tile), add, zeros)
     for tap in range(TAPS):
         o_ref[image, part * TAPS + tap] = sums[tap]
 
@@ -86,8 +103,10 @@ def _weight_kernel(x_ref: Any, g_ref: Any, o_ref: Any, *, shape: tuple[int, ...]
 def _beside(x_ref: Any, at: Array, tap: Any, end: Any, shape: tuple[int, ...]) -> Shaped[Array, "p i"]:
     """What lies at one of the nine places around each position; zeros outside the image."""
     _, height, width, channels = shape
-    down, right = tap // 3 - 1, tap % 3 - 1
-    y, x = at // width % height + down, at % width + right
+    row, column = _divided(tap, 3)
+    down, right = row - 1, column - 1
+    line, x = _divided(at, width)
+    y, x = _divided(line, height)[1] + down, x + right
     inside = (at < end) & (y >= 0) & (y < height) & (x >= 0) & (x < width)
     return triton.load(x_ref.at[_places(at + down * width + right, channels)], mask=inside[:, None], other=0.0)
 
@@ -105,7 +124,7 @@ def pooled(
     size = rows.shape[0] * rows.shape[1] * parts.shape[-1]
     run = _call(
         partial(_pooled_kernel, total=rows.shape[0] * rows.shape[1], depth=rows.shape[2]),
-        grid=(pl.cdiv(rows.shape[0] * rows.shape[1], ROWS),),
+        grid=(pl.cdiv(rows.shape[0] * rows.shape[1], TILES["pooled"].rows),),
         out_shape=[jax.ShapeDtypeStruct((size,), rows.dtype), jax.ShapeDtypeStruct((size,), jnp.int8)],
         name="pooled",
     )
@@ -121,7 +140,7 @@ def picked(
     parts, chosen = _by_place(matrix), _widened(winner, -1)
     run = _call(
         partial(_picked_kernel, total=rows.shape[0] * rows.shape[1], depth=rows.shape[2]),
-        grid=(pl.cdiv(rows.shape[0] * rows.shape[1], ROWS),),
+        grid=(pl.cdiv(rows.shape[0] * rows.shape[1], TILES["picked"].rows),),
         out_shape=jax.ShapeDtypeStruct((chosen.size,), rows.dtype),
         name="picked",
     )
@@ -151,13 +170,13 @@ def _by_place(matrix: Shaped[Array, "k 4 o"]) -> Shaped[Array, "4 k2 o2"]:
 
 
 def _pooled_kernel(
-    r_ref: Any, w_ref: Any, sign_ref: Any, o_ref: Any, winner_ref: Any, *, total: int, depth: int
+    r_ref: Any, w_ref: Any, sign_ref: Any, o_ref: Any, winner_ref: Any, *, total: int, depth: int, tile: int
 ) -> None:
-    at = pl.program_id(0) * ROWS + jnp.arange(ROWS)
+    at = pl.program_id(0) * tile + jnp.arange(tile)
     rows, sign, out = _patches(r_ref, at, total, depth), sign_ref[...][None], w_ref.shape[-1]
     # compared as they are stored, so that what is equal there counts as equal
     each = [_dot(rows, w_ref[place]).astype(o_ref.dtype).astype(jnp.float32) for place in range(4)]
-    best, winner = each[0], jnp.zeros((ROWS, out), jnp.int32)
+    best, winner = each[0], jnp.zeros((tile, out), jnp.int32)
     for place in range(1, 4):
         larger = each[place] * sign > best * sign
         best, winner = jnp.where(larger, each[place], best), jnp.where(larger, place, winner)
@@ -166,22 +185,24 @@ def _pooled_kernel(
     triton.store(winner_ref.at[places], winner.astype(jnp.int8), mask=mask)
 
 
-def _picked_kernel(r_ref: Any, w_ref: Any, winner_ref: Any, o_ref: Any, *, total: int, depth: int) -> None:
-    at, out = pl.program_id(0) * ROWS + jnp.arange(ROWS), w_ref.shape[-1]
+def _picked_kernel(r_ref: Any, w_ref: Any, winner_ref: Any, o_ref: Any, *, total: int, depth: int, tile: int) -> None:
+    at, out = pl.program_id(0) * tile + jnp.arange(tile), w_ref.shape[-1]
     places, mask = _places(at, out), (at < total)[:, None]
     rows, winner = _patches(r_ref, at, total, depth), triton.load(winner_ref.at[places], mask=mask, other=0)
-    values = jnp.zeros((ROWS, out), jnp.float32)
+    values = jnp.zeros((tile, out), jnp.float32)
     for place in range(4):
         values = jnp.where(winner.astype(jnp.int32) == place, _dot(rows, w_ref[place]), values)
     triton.store(o_ref.at[places], values.astype(o_ref.dtype), mask=mask)
 
 
-def _pooled_gradient_kernel(r_ref: Any, g_ref: Any, winner_ref: Any, o_ref: Any, *, size: int, depth: int) -> None:
+def _pooled_gradient_kernel(
+    r_ref: Any, g_ref: Any, winner_ref: Any, o_ref: Any, *, size: int, depth: int, tile: int
+) -> None:
     image, out = pl.program_id(0), o_ref.shape[-1]
     end = (image + 1) * size
 
     def add(step: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        at = image * size + step * SUMMED + jnp.arange(SUMMED)
+        at = image * size + step * tile + jnp.arange(tile)
         places, mask = _places(at, out), (at < end)[:, None]
         rows, g = _patches(r_ref, at, end, depth).T, triton.load(g_ref.at[places], mask=mask, other=0.0)
         winner = triton.load(winner_ref.at[places], mask=mask, other=0).astype(jnp.int32)
@@ -189,7 +210,7 @@ def _pooled_gradient_kernel(r_ref: Any, g_ref: Any, winner_ref: Any, o_ref: Any,
         return tuple(total + _dot(rows, each) for total, each in zip(sums, chosen, strict=True))
 
     zeros = tuple(jnp.zeros((_power(depth), out), jnp.float32) for _ in range(4))
-    sums = jax.lax.fori_loop(0, pl.cdiv(size, SUMMED), add, zeros)
+    sums = jax.lax.fori_loop(0, pl.cdiv(size, tile), add, zeros)
     for place in range(4):
         o_ref[image, place] = sums[place]
 
@@ -198,6 +219,15 @@ def _patches(r_ref: Any, at: Array, end: Any, depth: int) -> Shaped[Array, "p k2
     """Patches of these squares, with zeros to a power of two."""
     column = jnp.arange(_power(depth))[None]
     return triton.load(r_ref.at[at[:, None] * depth + column], mask=(at < end)[:, None] & (column < depth), other=0.0)
+
+
+def _divided(number: Any, by: int) -> tuple[Any, Any]:
+    """Quotient and rest of what is not negative, without the care that jnp takes of signs."""
+    if isinstance(number, int):
+        return divmod(number, by)
+    whole = number.astype(jnp.int32)
+    divisor = jnp.full_like(whole, by)
+    return jax.lax.div(whole, divisor), jax.lax.rem(whole, divisor)
 
 
 def _power(size: int) -> int:
@@ -212,7 +242,9 @@ def _dot(a: Array, b: Array) -> Array:
     return jnp.dot(a, b, preferred_element_type=jnp.float32)
 
 
-def _call(kernel: Callable[..., None], **settings: Any) -> Callable[..., Any]:
-    """Run step by step where there is no GPU, which is for tests."""
-    parameters, absent = triton.CompilerParams(num_warps=4, num_stages=2), jax.default_backend() != "gpu"
-    return pl.pallas_call(kernel, compiler_params=parameters, interpret=absent, **settings)
+def _call(kernel: Callable[..., None], name: str, **settings: Any) -> Callable[..., Any]:
+    """The compiled kernel; where there is no GPU, which is in tests, it is run step by step."""
+    tile, absent = TILES[name], jax.default_backend() != "gpu"
+    parameters = triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages)
+    run = partial(kernel, tile=tile.rows)
+    return pl.pallas_call(run, compiler_params=parameters, interpret=absent, name=name, **settings)
