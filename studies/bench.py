@@ -15,7 +15,6 @@ many threads as there are cores, but for torch on the small network, which is fa
 import argparse
 import itertools
 import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -196,10 +195,11 @@ def main() -> None:
     out = arguments.out or KEPT / f"{arguments.part}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     before = json.loads(out.read_text()) if out.exists() else {}
-    command = "python studies/bench.py " + " ".join(sys.argv[1:])
+    options = f"--seconds {arguments.seconds:g} --repeats {arguments.repeats}"
     for name in names:  # one after the other, so that what is there is kept whatever comes
         found = sections([name], seconds=arguments.seconds, repeats=arguments.repeats, largest=arguments.rows)
-        about = {"command": command.strip(), "left_out": left_out, **speed.environment()}
+        command = f"python studies/bench.py --part {arguments.part} --sections {name} {options}"
+        about = {"command": command, "left_out": left_out, **speed.environment()}
         before |= {"part": arguments.part, name: {"about": about, "found": found[name]}}
         out.write_text(json.dumps(before, indent=1) + "\n")
 

@@ -1,6 +1,7 @@
 """The page docs/performance.md and its figure, from what studies/bench.py has measured."""
 
 import json
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ def about(found: dict[str, Any]) -> str:
     cores = f"{found['threads']} CPU cores" if found["backend"] == "cpu" else found["device"]
     without = f" Not installed: {', '.join(found['left_out'])}." if found.get("left_out") else ""
     where = f"{cores}, JAX {found['jax']}{torch}, Python {found['python']}, {found['date'][:10]}"
-    return f"{where}, load {found['load']:.1f} at the end (`{found['command']}`).{without}"
+    text = f"{where}, load {found['load']:.1f} at the end (`{found['command']}`).{without}"
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def table(head: list[str], rows: Iterable[Iterable[str]]) -> str:
@@ -61,11 +63,12 @@ def training(rows: list[dict[str, Any]]) -> str:
             row["name"],
             f"{number(row['steps_per_s'])} ({number(row['slowest'])}-{number(row['fastest'])})",
             number(row["ratio"]),
+            number(row.get("processor_ms")),
             number(row["compile_s"]),
         ]
         for row in rows
     ]
-    return table(["", "meta-steps/s", "speed over plain JAX", "first call, s"], cells)
+    return table(["", "meta-steps/s", "speed over plain JAX", "processor ms a step", "first call, s"], cells)
 
 
 def images(found: dict[str, Any]) -> str:
