@@ -14,7 +14,7 @@ DEMO := demo
 QUICK := tests/test_tasks.py tests/test_inner.py tests/test_outcomes.py tests/test_comparison.py tests/test_runs.py \
   tests/tables/test_coverage.py
 
-.PHONY: demo test test-slow test-browser docs fuzz lint format lowest dist pins clean
+.PHONY: demo test test-slow test-browser docs fuzz bench lint format lowest dist pins clean
 
 demo: $(VENV)/.runtime
 	rm -rf $(DEMO)
@@ -39,6 +39,11 @@ docs: $(VENV)/.docs
 # Spoils files of every kind that is read, and counts how their readers answer.
 fuzz: $(VENV)/.dev
 	$(BIN)/python studies/fuzz.py --cases 10000
+
+# Times this machine, beside whatever other libraries are installed, and writes docs/performance.md.
+bench: $(VENV)/.runtime
+	$(BIN)/python studies/bench.py
+	$(BIN)/python studies/bench.py --page
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -38,6 +38,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import libraries
 import numpy as np
 import optax
 from kernels import Kernel, kernels_table, profile
@@ -90,6 +91,8 @@ class Contender:
     losses: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     """Steps a second, one figure a round."""
+    processor: list[float] = field(default_factory=list)
+    """Seconds of processors for a step, likewise: what a busy machine leaves as it is."""
 
     def warm_up(self) -> None:
         """The first calls: compiles, and keeps the losses to be compared."""
@@ -106,11 +109,12 @@ class Contender:
 
     def time(self, seconds: float) -> None:
         """One round: as many calls as fit in `seconds`, at least one."""
-        calls, start = 0, time.perf_counter()
+        calls, start, used = 0, time.perf_counter(), time.process_time()
         while calls == 0 or time.perf_counter() - start < seconds:
             self.advance()
             calls += 1
         self.rates.append(calls * self.steps_per_call / (time.perf_counter() - start))
+        self.processor.append((time.process_time() - used) / (calls * self.steps_per_call))
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,8 @@ class Row:
     """Its speed over the reference's."""
     compile_s: float
     parameters: int
+    processor_ms: float
+    """Of processors for a step."""
 
 
 def measure(contenders: list[Contender], reference: str, *, seconds: float, repeats: int) -> list[Row]:
@@ -149,6 +155,7 @@ def _row(contender: Contender, base: Contender) -> Row:
         ratio=statistics.median(own / other for own, other in zip(rates, base.rates, strict=True)),
         compile_s=contender.compile_s,
         parameters=contender.parameters,
+        processor_ms=1e3 * statistics.median(contender.processor),
     )
 
 
@@ -356,7 +363,8 @@ def mlp_contenders(inner_steps: int) -> list[Contender]:
     contenders = [*plain_jax(*given), ready_batches(*given), own_sampling(inner_steps)]
     if importlib.util.find_spec("torch"):
         contenders += torch_contenders(*given)
-    return contenders
+    makers = libraries.mlp_makers(*given, inner_lr=INNER_LR, outer_lr=OUTER_LR)
+    return contenders + [Contender(name, make()) for name, make in makers]
 
 
 def run_mlp(inner_steps: int, *, seconds: float, repeats: int) -> list[Row]:

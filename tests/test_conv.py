@@ -26,9 +26,10 @@ from stmaml.nets.conv import (
     moments_by_inputs,
     moments_of,
 )
+from stmaml.nets.convolution import conv3x3
 from stmaml.nets.learner import Learner
 from stmaml.nets.modulated import Film
-from stmaml.nets.patches import Precision, conv3x3, conv3x3_squares, largest, pick, squares_of
+from stmaml.nets.patches import Precision, largest, pick, squares_of
 from stmaml.tasks import Examples, Task, TaskSpec
 
 TINY = Conv(channels=4, conv_blocks=2)
@@ -66,26 +67,6 @@ def images():
     return jr.uniform(jr.key(1), (5, *SHAPE))
 
 
-def test_convolution_and_its_gradients_are_those_of_lax(key):
-    x_key, w_key, g_key = jr.split(key, 3)
-    x, w = jr.normal(x_key, (2, 5, 6, 3)), jr.normal(w_key, (3, 3, 3, 4))
-    cotangent = jr.normal(g_key, (2, 5, 6, 4))
-    for ours, theirs in zip(pulled(conv3x3, cotangent, x, w), pulled(lax_conv, cotangent, x, w), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
-
-
-def test_in_bfloat16_values_and_gradients_agree_to_its_accuracy(key):
-    x, w = jr.uniform(key, (2, 6, 6, 3)), jr.normal(key, (3, 3, 3, 4))
-
-    cotangent = jr.normal(key, (2, 6, 6, 4))
-    exactly = pulled(conv3x3, cotangent, x, w)
-    roughly = pulled(lambda x, w: conv3x3(x, w, "bfloat16"), cotangent, x, w)
-    for exact, rounded in zip(exactly, roughly, strict=True):
-        assert rounded.dtype == jnp.float32
-        error = np.abs(np.asarray(exact - rounded)).max() / np.abs(np.asarray(exact)).max()
-        assert 0 < error < 0.01  # three roundings of 2^-9 each
-
-
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_sum_in_pieces_and_its_derivatives_are_those_of_one_sum(pieces, key, monkeypatch):
     """As on a GPU, where a sum over images is split: values, gradients and gradients of gradients."""
@@ -108,20 +89,6 @@ def test_sums_are_split_into_a_few_equal_pieces_on_a_gpu(monkeypatch):
     assert patches._pieces(25) == 1
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert [patches._pieces(n) for n in (1, 2, 7, 10, 25, 75, 100)] == [1, 2, 7, 5, 5, 5, 4]
-
-
-@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_squares_hold_the_numbers_of_the_convolution(kind, key):
-    x, w = jr.normal(key, (2, 4, 6, 3)), jr.normal(jr.key(1), (3, 3, 3, 5))
-    cotangent = jr.normal(jr.key(2), (2, 4, 6, 5))
-
-    def image(x, w):
-        squares = conv3x3_squares(x, w, kind).reshape(2, 2, 3, 2, 2, 5)
-        return squares.transpose(0, 1, 3, 2, 4, 5).reshape(2, 4, 6, 5)
-
-    tolerance = 1e-4 if kind == "float32" else 0.1
-    for ours, theirs in zip(pulled(image, cotangent, x, w), pulled(lax_conv, cotangent, x, w), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("mode", ["batch", "support", "group", "none"])
@@ -168,15 +135,6 @@ def test_moments_by_inputs_and_their_gradients_are_those_of_the_convolution(side
         strict=True,
     ):
         np.testing.assert_allclose(found, want, rtol=2e-3, atol=2e-4)
-
-
-def test_per_task_weights_stay_one_product(key):
-    """Mapped over weights: the numbers of a loop, and no convolution that would become a grouped one."""
-    x, w = jr.normal(key, (3, 2, 4, 4, 2)), jr.normal(key, (3, 3, 3, 2, 4))
-    mapped = jax.vmap(conv3x3)
-    for i in range(3):
-        np.testing.assert_allclose(mapped(x, w)[i], lax_conv(x[i], w[i]), rtol=1e-4, atol=1e-5)
-    assert "conv_general" not in str(jax.make_jaxpr(mapped)(x, w))
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 6, 3), (2, 5, 7, 3)])

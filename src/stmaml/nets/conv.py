@@ -13,9 +13,19 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.errors import SettingError, at_least
-from stmaml.nets import patches
+from stmaml.nets.convolution import conv3x3, pooled
 from stmaml.nets.layers import Linear
-from stmaml.nets.patches import Precision, is_even, largest, pick
+from stmaml.nets.patches import (
+    Precision,
+    is_even,
+    largest,
+    matrix_of,
+    patches_of,
+    pick,
+    square_matrix,
+    square_patches,
+    squares_of,
+)
 from stmaml.tasks import Weight, weighted_mean
 
 NormMode = Literal["batch", "support", "none", "group"]
@@ -56,14 +66,10 @@ class Moments(eqx.Module):
 class Responses(eqx.Module):
     """What a convolution gives, with its statistics."""
 
-    values: Float[Array, "n rows cols c"] | Float[Array, "n rows cols 4 c"]
-    """An image; or, where height and width are even, its 2x2 squares."""
+    values: Float[Array, "n rows cols c"]
     moments: Moments
-
-    @property
-    def squares(self) -> Float[Array, "n rows cols 4 c"]:
-        """The four numbers of each 2x2 square together, for pooling; a last odd row or column is in none."""
-        return self.values if self.values.ndim == 5 else patches.squares_of(self.values)
+    pooled: bool = eqx.field(static=True, default=False)
+    """Whether the values are but the largest of each 2x2 square."""
 
 
 def moments_of(x: Float[Array, "n *p c"], weight: Weight) -> Moments:
@@ -82,10 +88,9 @@ def moments_by_inputs(
     """`moments_of` the convolution of `x`, without it: they follow from the second moments of the patches of `x`. In an
     inner loop the images stay and the kernel moves, so that what is as large as the images is done once."""
     if is_even(x):
-        rows, matrix = patches.square_patches(x), patches.square_matrix(kernel)
+        rows, matrix = square_patches(x.astype(precision)), square_matrix(kernel)
     else:
-        rows, matrix = patches.patches_of(x), patches.matrix_of(kernel)
-    rows = rows.astype(precision)
+        rows, matrix = patches_of(x.astype(precision)), matrix_of(kernel)
     exact = partial(jnp.einsum, precision="highest", preferred_element_type=jnp.float32)
     centre = weighted_mean(rows.mean(1, dtype=jnp.float32), weight)
     products = weighted_mean(exact("npk,npl->nkl", rows, rows).reshape(x.shape[0], -1) / rows.shape[1], weight)
@@ -152,25 +157,44 @@ class ConvBlock(eqx.Module):
         self.norm = Norm(conv.channels, conv.norm)
         self.precision, self.first = conv.precision, first
 
-    def convolve(self, x: Float[Array, "n rows cols i"], weight: Weight) -> Responses:
-        """What the normalisation reads, and its statistics over the images that count."""
-        values = (patches.conv3x3_squares if is_even(x) else patches.conv3x3)(x, self.weight, self.precision)
-        if self.first:
-            return Responses(values, moments_by_inputs(x, self.weight, weight, self.precision))
-        return Responses(values, moments_of(values, weight))
+    def convolve(self, x: Float[Array, "n rows cols i"], weight: Weight, modulate: Modulate | None = None) -> Responses:
+        """What the normalisation reads, and its statistics over the images that count. Where nothing comes between
+        that, pooling and the images, it is pooled at once."""
+        if not self.first:
+            values = conv3x3(x, self.weight, self.precision)
+            return Responses(values, moments_of(values, weight))
+        moments = moments_by_inputs(x, self.weight, weight, self.precision)
+        if is_even(x) and self._pools_first(modulate):
+            return Responses(self._pooled(x), moments, pooled=True)
+        return Responses(conv3x3(x, self.weight, self.precision), moments)
 
     def activate(self, x: Responses, modulate: Modulate | None) -> Float[Array, "n rows2 cols2 o"]:
         """The rest of the block; a modulation of the channels, where there is one, follows the normalisation."""
-        if modulate is not None or self.norm.mode == "group":
+        if x.pooled:
+            return jax.nn.relu(self.norm(x.values, x.moments))
+        if not self._pools_first(modulate):
             x_normal = self.norm(x.values, x.moments)
-            normal = Responses(x_normal if modulate is None else modulate(x_normal), x.moments).squares
+            normal = squares_of(x_normal if modulate is None else modulate(x_normal))
             return jax.nn.relu(pick(normal, largest(normal)))
+        squares = squares_of(x.values)
+        winner = largest(squares * jnp.broadcast_to(self._sign, squares.shape))
+        return jax.nn.relu(self.norm(pick(squares, winner), x.moments))
+
+    def _pools_first(self, modulate: Modulate | None) -> bool:
         # The largest of four numbers stays the largest under whatever rises, so pooling may come first, which leaves a
         # quarter of the work: before ReLU, and before a normalisation by channel; the smallest where that falls.
-        squares = x.squares
-        falls = jnp.zeros_like(self.norm.shift) if self.norm.scale is None else jnp.where(self.norm.scale < 0, 1.0, 0.0)
-        winner = largest(squares * jnp.broadcast_to(1 - 2 * falls, squares.shape))
-        return jax.nn.relu(self.norm(pick(squares, winner), x.moments))
+        return modulate is None and self.norm.mode != "group"
+
+    @property
+    def _sign(self) -> Float[Array, " o"]:
+        """-1 for channels that the normalisation turns round."""
+        return jnp.ones_like(self.norm.shift) if self.norm.scale is None else jnp.where(self.norm.scale < 0, -1.0, 1.0)
+
+    def _pooled(self, x: Float[Array, "n rows cols i"]) -> Float[Array, "n rows2 cols2 o"]:
+        rows = square_patches(x.astype(self.precision))
+        matrix = square_matrix(self.weight).astype(self.precision).reshape(rows.shape[-1], 4, -1)
+        values, _ = pooled(rows, matrix, self._sign)
+        return values.astype(jnp.float32).reshape(x.shape[0], x.shape[1] // 2, x.shape[2] // 2, -1)
 
 
 class ConvBody(eqx.Module):
@@ -191,7 +215,7 @@ class ConvBody(eqx.Module):
         """The last block's channels as images."""
         weight = jnp.ones(x.shape[0]) if weight is None else weight
         for block, modulate in zip(self.blocks, tau or (None,) * len(self.blocks), strict=True):
-            x = block.activate(block.convolve(x, weight), modulate)
+            x = block.activate(block.convolve(x, weight, modulate), modulate)
         return x
 
     def __call__(self, x: Images, weight: Weight | None = None, tau: Modulations = None) -> Float[Array, "n f"]:
@@ -204,7 +228,7 @@ class ConvBody(eqx.Module):
             return self
         settled = []
         for block, modulate in zip(self.blocks, tau or (None,) * len(self.blocks), strict=True):
-            responses = block.convolve(x, weight)
+            responses = block.convolve(x, weight, modulate)
             settled.append(eqx.tree_at(lambda b: b.norm, block, block.norm.remember(responses.moments)))
             x = settled[-1].activate(responses, modulate)
         return eqx.tree_at(lambda body: body.blocks, self, tuple(settled))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int8, Shaped
 
 Precision = Literal["float32", "bfloat16"]
-Squares = Float[Array, "n rows cols 4 c"]
+Squares = Shaped[Array, "*p 4 c"]
 PIECES = 4  # of a sum over images: with some tens of tasks, enough to keep a GPU busy
 
 
@@ -24,17 +24,6 @@ def conv3x3(
 ) -> Float[Array, "n rows cols o"]:
     """The convolution with zeros around the image, as patches times matrix; float32 out whatever the precision."""
     return _times(patches_of(x.astype(precision)), matrix_of(weight)).reshape(*x.shape[:3], -1)
-
-
-def conv3x3_squares(
-    x: Float[Array, "n rows cols i"], weight: Float[Array, "3 3 i o"], precision: Precision = "float32"
-) -> Float[Array, "n rows2 cols2 4 o"]:
-    """The numbers of `conv3x3` by the 2x2 squares that pooling looks at; height and width must be even. A square of
-    outputs is made from a 4x4 patch at once. Patches then hold each input 4 times instead of 9, which counts for more
-    than the 16 in 36 products that are with zero: this is bound by memory, not by products."""
-    n, height, width, _ = x.shape
-    out = _times(square_patches(x.astype(precision)), square_matrix(weight))
-    return out.reshape(n, height // 2, width // 2, 4, -1)
 
 
 def _times(patches: Shaped[Array, "n p k"], matrix: Float[Array, "k o"]) -> Float[Array, "n p o"]:
@@ -131,15 +120,15 @@ def squares_of(x: Float[Array, "n rows cols c"]) -> Float[Array, "n rows2 cols2 
     return even.transpose(0, 1, 3, 2, 4, 5).reshape(n, rows, cols, 4, channels)
 
 
-def largest(squares: Squares) -> Int8[Array, "n rows cols c"]:
+def largest(squares: Squares) -> Int8[Array, "*p c"]:
     """Which of the four numbers of each square is the largest; of equal ones the first."""
     a, b, c, d = (jax.lax.stop_gradient(squares[..., i, :]) for i in range(4))
     upper, lower = jnp.where(a >= b, 0, 1), jnp.where(c >= d, 2, 3)
     return jnp.where(jnp.maximum(a, b) >= jnp.maximum(c, d), upper, lower).astype(jnp.int8)
 
 
-def pick(squares: Squares, winner: Int8[Array, "n rows cols c"]) -> Float[Array, "n rows cols c"]:
+def pick(squares: Squares, winner: Int8[Array, "*p c"]) -> Shaped[Array, "*p c"]:
     """The chosen number of each square. As a sum over all four it is linear, and so is each of its derivatives."""
     place = jnp.arange(4, dtype=jnp.int8)[:, None]
     chosen = winner[..., None, :] == jnp.broadcast_to(place, squares.shape)
-    return jnp.where(chosen, squares, 0.0).sum(-2)
+    return jnp.where(chosen, squares, jnp.zeros((), squares.dtype)).sum(-2)
