@@ -1,0 +1,125 @@
+"""What a linear mixed model says of each row: where the learner begins, and the units it answers in.
+
+Level and slopes of a group are normal about those that all share; their variances and the noise's come from a few
+rounds of EM on the groups to learn from. A labelled row is judged by what the others of its group say of it."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+ROUNDS = 8
+PULL, LEVEL, SLOPES = 2.0, 0.3, 0.1  # variances are as if so many more groups had been seen that have these
+RIDGE = 1.0
+LEAST_NOISE = 1e-4
+MOST_HELD = 0.99  # of a row's own say in what is predicted for it
+
+
+class Anchor(eqx.Module):
+    """The linear model of a table's rows; a labelled row is left out of what is said of it."""
+
+    mean: Float[Array, "g s"]
+    std: Float[Array, "g s"]
+    shared: Float[Array, "g s"]
+    """Without knowing any row of the group."""
+    shared_std: Float[Array, "g s"]
+    noise: Float[Array, ""]
+    """A standard deviation."""
+    slope: Float[Array, " c"]
+    """Of each column, that all groups share."""
+    slope_std: Float[Array, " c"]
+    """Across groups."""
+
+
+class _Sums(eqx.Module):
+    """Products of each group's labelled rows, the level first."""
+
+    gram: Float[Array, "g k k"]
+    cross: Float[Array, "g k"]
+    square: Float[Array, " g"]
+    count: Float[Array, " g"]
+
+
+def fit_anchor(
+    x: Float[Array, "g s c"], y: Float[Array, "g s"], labelled: Float[Array, "g s"], num_train: int
+) -> Anchor:
+    """The model of one table, whose first groups are those to learn from."""
+    z = jnp.concatenate([jnp.ones_like(x[..., :1]), x], axis=-1)
+    known = z * labelled[..., None]
+    sums = _Sums(
+        jnp.einsum("gsk,gsl->gkl", known, known),
+        jnp.einsum("gsk,gs->gk", known, y * labelled),
+        jnp.sum(jnp.square(y) * labelled, axis=1),
+        labelled.sum(1),
+    )
+    mean, spread, variance, noise = _learn(jax.tree.map(lambda leaf: leaf[:num_train], sums))
+    return _judged(z, y, labelled, sums, mean, spread, variance, noise)
+
+
+def _learn(sums: _Sums) -> tuple[Array, Array, Array, Array]:
+    """Coefficients that all groups share, their covariance, variances across groups, and that of the noise."""
+    k = sums.cross.shape[1]
+    start = jnp.full(k, SLOPES / k).at[0].set(LEVEL)
+    there = (sums.count > 0).astype(start.dtype)
+
+    def revise(_: int, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        *_, variance, noise = state
+        inverse = inverted(sums.gram + noise * jnp.diag(1 / variance))
+        seen = sums.gram @ inverse
+        left = (sums.gram - seen @ sums.gram).sum(0) / noise + RIDGE * jnp.eye(k)
+        right = (sums.cross - jnp.einsum("gkl,gl->gk", seen, sums.cross)).sum(0) / noise
+        covariance = inverted(left)
+        mean = covariance @ right
+        own = jnp.einsum("gkl,gl->gk", inverse, sums.cross - sums.gram @ mean)
+        doubt = noise * jnp.diagonal(inverse, axis1=1, axis2=2)
+        both = ((jnp.square(own) + doubt) * there[:, None]).sum(0) + PULL * start
+        whole = mean + own
+        fit = jnp.einsum("gk,gkl,gl->g", whole, sums.gram, whole) - 2 * jnp.sum(whole * sums.cross, axis=1)
+        left_over = (sums.square + fit + noise * jnp.einsum("gkl,glk->g", inverse, sums.gram)).sum()
+        noise = (jnp.maximum(left_over, 0.0) + LEAST_NOISE) / (sums.count.sum() + 1)
+        return mean, covariance, both / (there.sum() + PULL), jnp.maximum(noise, LEAST_NOISE)
+
+    first = (jnp.zeros(k), jnp.eye(k), start, jnp.asarray(0.5, dtype=start.dtype))
+    return jax.lax.fori_loop(0, ROUNDS, revise, first)
+
+
+def _judged(
+    z: Array, y: Array, labelled: Array, sums: _Sums, mean: Array, spread: Array, variance: Array, noise: Array
+) -> Anchor:
+    prior = spread + jnp.diag(variance)
+    inverse = inverted(sums.gram + noise * inverted(prior))
+    own = mean + jnp.einsum("gkl,gl->gk", inverse, sums.cross - sums.gram @ mean)
+    said, held = jnp.einsum("gsk,gk->gs", z, own), jnp.einsum("gsk,gkl,gsl->gs", z, inverse, z)
+    rest = 1 - jnp.clip(held, 0, MOST_HELD)  # eq. of leaving one out: (y - said) / (1 - its own say)
+    without = y - (y - said) / rest
+    shared_variance = jnp.einsum("gsk,kl,gsl->gs", z, prior, z)
+    return Anchor(
+        jnp.where(labelled > 0, without, said),
+        jnp.sqrt(noise * jnp.where(labelled > 0, 1 / rest, 1 + jnp.maximum(held, 0.0))),
+        z @ mean,
+        jnp.sqrt(jnp.maximum(shared_variance, 0.0) + noise),
+        jnp.sqrt(noise),
+        mean[1:],
+        jnp.sqrt(variance[1:]),
+    )
+
+
+def inverted(matrix: Float[Array, "*g k k"]) -> Float[Array, "*g k k"]:
+    """The inverse of symmetric positive matrices by sweeping one column after the other: many small ones at once, which
+    a library's solver takes in turn."""
+    k = matrix.shape[-1]
+
+    def sweep(p: int, m: Array) -> Array:
+        mine = jax.nn.one_hot(p, k, dtype=m.dtype)
+        column = jnp.take(m, p, axis=-1)
+        pivot = jnp.take(column, p, axis=-1)[..., None]
+        scaled = column / pivot
+        outer = scaled[..., :, None] * column[..., None, :]
+        edge = scaled[..., :, None] * mine + mine[:, None] * scaled[..., None, :]
+        corner = -(1 / pivot)[..., None] * mine[:, None] * mine
+        inside = (1 - mine)[:, None] * (1 - mine)
+        plain = inside * (m - outer)
+        off = (1 - jnp.outer(mine, mine)) * edge
+        return plain + off + corner
+
+    return -jax.lax.fori_loop(0, k, sweep, matrix)
