@@ -19,9 +19,9 @@ import jax.random as jr
 import numpy as np
 
 from stmaml.benchmarks.hierarchies import Shape, Table, bayes_limit, linear_tables, sample_tables, table_key
-from stmaml.prior.anchor import fit_anchor
+from stmaml.prior.anchor import Anchor, fit_anchor, learn_line
 from stmaml.prior.learner import Learner, Sizes
-from stmaml.prior.training import SHAPES, Piece, as_read, losses, train_piece
+from stmaml.prior.training import SHAPES, Piece, answer, losses, train_piece
 from stmaml.prior.weights import load_weights, save_weights
 
 TINY = ((Shape(4, 2, 4, 2), 4), (Shape(3, 2, 5, 3), 4))
@@ -67,7 +67,7 @@ class Judge:
 
     def __call__(self, learner: Learner) -> dict[str, float]:
         """Mean losses over tables."""
-        work = eqx.filter_jit(lambda learner, table: losses(learner(as_read(table)), table)[0])
+        work = eqx.filter_jit(lambda learner, table: losses(answer(learner, table), table)[0])
         made, line = (np.asarray(work(learner, table)) for table in (self.tables, self.linear))
         classes = np.asarray(self.tables.is_class)
         found = {
@@ -82,8 +82,11 @@ class Judge:
 
 
 def _anchor(table: Table) -> np.ndarray:
-    work = jax.jit(jax.vmap(partial(fit_anchor, num_train=table.num_train)))
-    found = work(table.x, table.y, table.labelled)
+    def one(x: jax.Array, y: jax.Array, labelled: jax.Array) -> Anchor:
+        line = learn_line(*(part[: table.num_train] for part in (x, y, labelled)))
+        return fit_anchor(line, x, y, labelled)
+
+    found = jax.jit(jax.vmap(one))(table.x, table.y, table.labelled)
     return _normal(table, found.mean, found.std)
 
 

@@ -2,7 +2,6 @@
 them), yes or no (of a category, or of a missing cell), waves of a date."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.scipy.special import ndtr

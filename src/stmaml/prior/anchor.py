@@ -40,20 +40,37 @@ class _Sums(eqx.Module):
     count: Float[Array, " g"]
 
 
-def fit_anchor(
-    x: Float[Array, "g s c"], y: Float[Array, "g s"], labelled: Float[Array, "g s"], num_train: int
-) -> Anchor:
-    """The model of one table, whose first groups are those to learn from."""
-    z = jnp.concatenate([jnp.ones_like(x[..., :1]), x], axis=-1)
+class Line(eqx.Module):
+    """What is known of a group before any of its rows: level and slopes of a linear model."""
+
+    mean: Float[Array, " k"]
+    covariance: Float[Array, "k k"]
+    """Of the mean, which comes from so many groups only."""
+    variance: Float[Array, " k"]
+    """Across groups."""
+    noise: Float[Array, ""]
+
+
+def learn_line(x: Float[Array, "g s c"], y: Float[Array, "g s"], labelled: Float[Array, "g s"]) -> Line:
+    """The linear model of the groups of one table."""
+    return Line(*_learn(_sums(_with_level(x), y, labelled)))
+
+
+def fit_anchor(line: Line, x: Float[Array, "g s c"], y: Float[Array, "g s"], labelled: Float[Array, "g s"]) -> Anchor:
+    """What the model says of the rows of groups, each from its own labelled rows."""
+    z = _with_level(x)
+    return _judged(line, z, y, labelled, _sums(z, y, labelled))
+
+
+def _with_level(x: Float[Array, "g s c"]) -> Float[Array, "g s k"]:
+    return jnp.concatenate([jnp.ones_like(x[..., :1]), x], axis=-1)
+
+
+def _sums(z: Array, y: Array, labelled: Array) -> _Sums:
     known = z * labelled[..., None]
-    sums = _Sums(
-        jnp.einsum("gsk,gsl->gkl", known, known),
-        jnp.einsum("gsk,gs->gk", known, y * labelled),
-        jnp.sum(jnp.square(y) * labelled, axis=1),
-        labelled.sum(1),
-    )
-    mean, spread, variance, noise = _learn(jax.tree.map(lambda leaf: leaf[:num_train], sums))
-    return _judged(z, y, labelled, sums, mean, spread, variance, noise)
+    gram = jnp.einsum("gsk,gsl->gkl", known, known)
+    cross = jnp.einsum("gsk,gs->gk", known, y * labelled)
+    return _Sums(gram, cross, jnp.sum(jnp.square(y) * labelled, axis=1), labelled.sum(1))
 
 
 def _learn(sums: _Sums) -> tuple[Array, Array, Array, Array]:
@@ -83,10 +100,9 @@ def _learn(sums: _Sums) -> tuple[Array, Array, Array, Array]:
     return jax.lax.fori_loop(0, ROUNDS, revise, first)
 
 
-def _judged(
-    z: Array, y: Array, labelled: Array, sums: _Sums, mean: Array, spread: Array, variance: Array, noise: Array
-) -> Anchor:
-    prior = spread + jnp.diag(variance)
+def _judged(line: Line, z: Array, y: Array, labelled: Array, sums: _Sums) -> Anchor:
+    mean, variance, noise = line.mean, line.variance, line.noise
+    prior = line.covariance + jnp.diag(variance)
     inverse = inverted(sums.gram + noise * inverted(prior))
     own = mean + jnp.einsum("gkl,gl->gk", inverse, sums.cross - sums.gram @ mean)
     said, held = jnp.einsum("gsk,gk->gs", z, own), jnp.einsum("gsk,gkl,gsl->gs", z, inverse, z)

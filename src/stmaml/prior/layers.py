@@ -42,11 +42,19 @@ class Norm(eqx.Module):
 
 
 class Rows(eqx.Module):
-    """Which rows may be looked at. The first `num_train` groups are those to learn from."""
+    """Which rows may be looked at."""
 
-    row: Float[Array, "b g s"]
     labelled: Float[Array, "b g s"]
-    num_train: int = eqx.field(static=True)
+    """Those whose target is known, by others of their group."""
+    there: Float[Array, "b r"]
+    """Those to learn from, by all; 0 for padding."""
+
+
+class Seen(eqx.Module):
+    """Rows to learn from as a layer meets them: keys and values of the heads that look at all groups."""
+
+    key: Float[Array, "b c r h e"]
+    value: Float[Array, "b c r h e"]
 
 
 class Project(eqx.Module):
@@ -102,15 +110,15 @@ class CellLayer(eqx.Module):
         self.revise = Revise(size, key=keys[2])
 
     def __call__(
-        self, cells: Float[Array, "b g s c d"], column: Float[Array, "b c"], rows: Rows
-    ) -> Float[Array, "b g s c d"]:
-        """The cells one layer on."""
+        self, cells: Float[Array, "b g s c d"], column: Float[Array, "b c"], rows: Rows, seen: Seen | None
+    ) -> tuple[Float[Array, "b g s c d"], Seen]:
+        """The cells one layer on, and what was seen: their own rows if nothing is given."""
         query, key, value = self.across.heads(cells)
         hidden = jnp.where(column > 0, 0.0, NEVER)[:, None, None, None, None, :]
         cells = cells + self.across.joined(_attend("bgsqhe,bgskhe->bgshqk", query, key, value, hidden))
-        looked = look(*(jnp.moveaxis(part, 3, 1) for part in self.down.heads(cells)), rows)
+        looked, seen = look(*(jnp.moveaxis(part, 3, 1) for part in self.down.heads(cells)), rows, seen)
         cells = cells + self.down.joined(jnp.moveaxis(looked, 1, 3))
-        return cells + self.revise(cells)
+        return cells + self.revise(cells), seen
 
 
 class RowLayer(eqx.Module):
@@ -123,27 +131,33 @@ class RowLayer(eqx.Module):
         keys = jr.split(key)
         self.look, self.revise = Project(size, key=keys[0]), Revise(size, key=keys[1])
 
-    def __call__(self, x: Float[Array, "b g s d"], rows: Rows) -> Float[Array, "b g s d"]:
-        """The rows one layer on."""
-        x = x + self.look.joined(look(*(part[:, None] for part in self.look.heads(x)), rows)[:, 0])
-        return x + self.revise(x)
+    def __call__(
+        self, x: Float[Array, "b g s d"], rows: Rows, seen: Seen | None
+    ) -> tuple[Float[Array, "b g s d"], Seen]:
+        """The rows one layer on, and what was seen: themselves if nothing is given."""
+        looked, seen = look(*(part[:, None] for part in self.look.heads(x)), rows, seen)
+        x = x + self.look.joined(looked[:, 0])
+        return x + self.revise(x), seen
 
 
-def look(query: Array, key: Array, value: Array, rows: Rows) -> Float[Array, "b c g s h e"]:
+def look(
+    query: Array, key: Array, value: Array, rows: Rows, seen: Seen | None
+) -> tuple[Float[Array, "b c g s h e"], Seen]:
     """What each row sees: with the first half of the heads labelled rows of its group and itself, with the others all
     rows to learn from. Sets of rows on the second axis (columns of a table) know nothing of each other."""
     half = query.shape[-2] // 2
-    eye = jnp.eye(rows.row.shape[-1])
+    eye = jnp.eye(rows.labelled.shape[-1])
     shown = jnp.where((rows.labelled[..., None, :] + eye) > 0, 0.0, NEVER)[:, None, :, None]
     own = _attend("bcgqhe,bcgkhe->bcghqk", query[..., :half, :], key[..., :half, :], value[..., :half, :], shown)
-    flat = [part[..., half:, :] for part in (query, key, value)]
-    *outer, groups, slots, heads, size = flat[0].shape
-    asked = flat[0].reshape(*outer, groups * slots, heads, size)
-    seen = [part[:, :, : rows.num_train].reshape(*outer, rows.num_train * slots, heads, size) for part in flat[1:]]
-    there = rows.row[:, : rows.num_train].reshape(rows.row.shape[0], -1)
-    hidden = jnp.where(there > 0, 0.0, NEVER)[:, None, None, None]
-    others = _attend("bcqhe,bckhe->bchqk", asked, *seen, hidden).reshape(*outer, groups, slots, heads, size)
-    return jnp.concatenate([own, others], axis=-2)
+    asked, keys, values = (_flat(part[..., half:, :]) for part in (query, key, value))
+    seen = Seen(keys, values) if seen is None else seen
+    hidden = jnp.where(rows.there > 0, 0.0, NEVER)[:, None, None, None]
+    others = _attend("bcqhe,bckhe->bchqk", asked, seen.key, seen.value, hidden)
+    return jnp.concatenate([own, others.reshape(own.shape[:-2] + others.shape[-2:])], axis=-2), seen
+
+
+def _flat(part: Float[Array, "b c g s h e"]) -> Float[Array, "b c r h e"]:
+    return part.reshape(*part.shape[:2], -1, *part.shape[4:])
 
 
 def _attend(form: str, query: Array, key: Array, value: Array, hidden: Array) -> Float[Array, "*n q h e"]:

@@ -3,7 +3,9 @@
 Cells are read first (every value, with the target as one more cell), then rows as a whole. What it says is in units of
 the linear mixed model of the table (`anchor.py`): at the start of training it is that model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,8 +13,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stmaml.prior.anchor import Anchor, fit_anchor
-from stmaml.prior.layers import CellLayer, Dense, Norm, Project, RowLayer, Rows
+from stmaml.prior.anchor import Anchor, Line, fit_anchor, learn_line
+from stmaml.prior.layers import CellLayer, Dense, Norm, Project, RowLayer, Rows, Seen
 
 KINDS = 3
 POOLED = 4
@@ -31,18 +33,37 @@ class Sizes:
     row_layers: int = 6
 
 
-class Read(eqx.Module):
-    """Tables as the learner reads them, side by side; the first `num_train` groups are those to learn from."""
+class Groups(eqx.Module):
+    """Rows of groups of several tables, side by side."""
 
     x: Float[Array, "b g s c"]
     y: Float[Array, "b g s"]
-    """Known where `labelled`; anything elsewhere. 0 and 1 for classes."""
-    row: Float[Array, "b g s"]
+    """Known where `labelled`; anything elsewhere. Numbers are in spreads about their mean, classes are 0 and 1."""
     labelled: Float[Array, "b g s"]
+
+
+class About(eqx.Module):
+    """What the columns and the target of tables are."""
+
     column: Float[Array, "b c"]
+    """0 for padding."""
     kind: Int[Array, "b c"]
     is_class: Float[Array, " b"]
-    num_train: int = eqx.field(static=True)
+
+
+class Memory(eqx.Module):
+    """All that is remembered of the groups to learn from."""
+
+    about: About
+    line: Line
+    there: Float[Array, "b r"]
+    scale: Float[Array, " b"]
+    centre: Float[Array, " b"]
+    counts: Float[Array, "b 2"]
+    """Rows and groups."""
+    cells: Seen
+    """As each layer of cells met them, on a leading axis."""
+    rows: Seen
 
 
 class Said(eqx.Module):
@@ -99,30 +120,54 @@ class Learner(eqx.Module):
         self.norm, self.head = Norm(wide), Dense(wide, 3 * PARTS + 2, scale=0.1, key=keys[11])
         self.sizes = sizes
 
-    def __call__(self, read: Read, *, dtype: jnp.dtype = jnp.float32) -> Said:
-        """What is said of all rows; that of labelled rows is not to be used."""
-        y, scale, centre = _as_numbers(read)
-        anchor = jax.vmap(lambda x, y, seen: fit_anchor(x, y, seen, read.num_train))(read.x, y, read.labelled)
-        anchor = jax.lax.stop_gradient(anchor)
-        rows = Rows(read.row, read.labelled, read.num_train)
-        cells = jnp.concatenate([self._cells(read, anchor), self._target(read, y, anchor)[..., None, :]], axis=-2)
-        column = jnp.concatenate([read.column, jnp.ones_like(read.column[:, :1])], axis=1)
-        cells = _through(self.cells, cells.astype(dtype), lambda layer, state: layer(state, column, rows))
-        x = self.to_row(self._gathered(cells, column))
-        x = _through(self.rows, x, lambda layer, state: layer(state, rows))
-        return _said(self.head(self.norm(x).astype(jnp.float32)), anchor, scale, centre)
+    def __call__(self, train: Groups, new: Groups, about: About, *, dtype: Any = jnp.float32) -> Said:
+        """What is said of the rows of new groups; that of labelled ones is not to be used."""
+        return self.answer(self.remember(train, about, dtype=dtype), new, dtype=dtype)
 
-    def _cells(self, read: Read, anchor: Anchor) -> Float[Array, "b g s c d"]:
-        about = jnp.concatenate(
-            [jax.nn.one_hot(read.kind, KINDS), anchor.slope[..., None], anchor.slope_std[..., None]], axis=-1
+    def remember(self, train: Groups, about: About, *, dtype: Any = jnp.float32) -> Memory:
+        """What is there to learn from, read once; its rows are all labelled, but for padding."""
+        total = train.labelled.sum((1, 2))
+        share = jnp.clip((train.y * train.labelled).sum((1, 2)) / jnp.maximum(total, 1.0), 0.02, 0.98)
+        centre = jnp.where(about.is_class > 0, share, 0.0)
+        scale = jnp.where(about.is_class > 0, jnp.sqrt(share * (1 - share)), 1.0)
+        y = (train.y - centre[:, None, None]) / scale[:, None, None] * train.labelled
+        line = jax.lax.stop_gradient(jax.vmap(learn_line)(train.x, y, train.labelled))
+        counts = jnp.stack([total, (train.labelled.sum(2) > 0).sum(1).astype(total.dtype)], axis=-1)
+        there = train.labelled.reshape(total.shape[0], -1)
+        nothing = Seen(jnp.zeros(()), jnp.zeros(()))
+        begun = Memory(about, line, there, scale, centre, counts, nothing, nothing)
+        _, _, cells, rows = self._read(begun, train, dtype, first=True)
+        return Memory(about, line, there, scale, centre, counts, cells, rows)
+
+    def answer(self, memory: Memory, new: Groups, *, dtype: Any = jnp.float32) -> Said:
+        """What is said of the rows of new groups."""
+        x, anchor, *_ = self._read(memory, new, dtype, first=False)
+        raw = self.head(self.norm(x).astype(jnp.float32))
+        return _said(raw, anchor, memory.scale[:, None, None], memory.centre[:, None, None])
+
+    def _read(self, memory: Memory, groups: Groups, dtype: Any, *, first: bool) -> tuple[Array, Anchor, Seen, Seen]:
+        """Rows after all layers, with what each layer saw; `first` for those to learn from, which see themselves."""
+        y = (groups.y - memory.centre[:, None, None]) / memory.scale[:, None, None] * groups.labelled
+        anchor = jax.lax.stop_gradient(jax.vmap(fit_anchor)(memory.line, groups.x, y, groups.labelled))
+        known, about = Rows(groups.labelled, memory.there), memory.about
+        target = self._target(memory, groups.labelled, y, anchor, first)
+        cells = jnp.concatenate([self._cells(about, groups.x, anchor), target[..., None, :]], axis=-2).astype(dtype)
+        column = jnp.concatenate([about.column, jnp.ones_like(about.column[:, :1])], axis=1)
+        given = None if first else memory.cells
+        cells, seen = _through(self.cells, cells, given, lambda layer, x, seen: layer(x, column, known, seen))
+        x, given = self.to_row(self._gathered(cells, column)), None if first else memory.rows
+        x, seen_rows = _through(self.rows, x, given, lambda layer, x, seen: layer(x, known, seen))
+        return x, anchor, seen, seen_rows
+
+    def _cells(self, about: About, x: Array, anchor: Anchor) -> Float[Array, "b g s c d"]:
+        column = jnp.concatenate(
+            [jax.nn.one_hot(about.kind, KINDS), anchor.slope[..., None], anchor.slope_std[..., None]], axis=-1
         )
-        value = self.value(jnp.stack([read.x, jnp.tanh(read.x)], axis=-1))
-        hidden = jax.nn.gelu(value + self.column_in(jnp.clip(about, -FAR, FAR))[:, None, None])
-        return self.cell_out(hidden)
+        value = self.value(jnp.stack([x, jnp.tanh(x)], axis=-1))
+        return self.cell_out(jax.nn.gelu(value + self.column_in(jnp.clip(column, -FAR, FAR))[:, None, None]))
 
-    def _target(self, read: Read, y: Array, anchor: Anchor) -> Float[Array, "b g s d"]:
+    def _target(self, memory: Memory, known: Array, y: Array, anchor: Anchor, first: bool) -> Float[Array, "b g s d"]:
         """The cell of the target: what is known of it, what the linear model says, and how sure that is."""
-        known = read.labelled
         parts = (
             known,
             known * y,
@@ -135,11 +180,10 @@ class Learner(eqx.Module):
             jnp.log(anchor.shared_std),
         )
         row = self.target_in(jnp.clip(jnp.stack(parts, axis=-1), -FAR, FAR))
-        sizes = jnp.stack([known.sum(-1), read.row.sum(-1) * (jnp.arange(known.shape[1]) < read.num_train)], axis=-1)
-        train = read.row[:, : read.num_train]
-        counts = [train.sum((1, 2)), (train.sum(2) > 0).sum(1).astype(train.dtype)]
-        table = jnp.stack([read.is_class, jnp.log(anchor.noise), *(jnp.log1p(count) for count in counts)], axis=-1)
-        return row + self.group_in(jnp.log1p(sizes))[:, :, None] + self.table_in(table)[:, None, None]
+        size = jnp.log1p(known.sum(-1))
+        group = self.group_in(jnp.stack([size, size if first else jnp.zeros_like(size)], axis=-1))
+        logs = [memory.about.is_class[:, None], jnp.log(anchor.noise)[:, None], jnp.log1p(memory.counts)]
+        return row + group[:, :, None] + self.table_in(jnp.concatenate(logs, axis=1))[:, None, None]
 
     def _gathered(self, cells: Float[Array, "b g s c d"], column: Float[Array, "b c"]) -> Float[Array, "b g s f"]:
         """A row as a whole: what learnt questions find in its cells, beside the target's."""
@@ -152,24 +196,16 @@ class Learner(eqx.Module):
         return jnp.concatenate([found.reshape(*cells.shape[:3], -1), cells[..., -1, :]], axis=-1)
 
 
-def _as_numbers(read: Read) -> tuple[Array, Array, Array]:
-    """Targets in spreads about their mean, with the spread and the mean: classes are 0 or 1, numbers are so already."""
-    weight = read.labelled[:, : read.num_train]
-    total = jnp.maximum(weight.sum((1, 2)), 1.0)
-    share = jnp.clip((read.y[:, : read.num_train] * weight).sum((1, 2)) / total, 0.02, 0.98)
-    centre = jnp.where(read.is_class > 0, share, 0.0)[:, None, None]
-    scale = jnp.where(read.is_class > 0, jnp.sqrt(share * (1 - share)), 1.0)[:, None, None]
-    return jnp.where(read.labelled > 0, (read.y - centre) / scale, 0.0), scale, centre
-
-
-def _through(layers, state, step):
-    """The state after all layers, which are one program run several times."""
+def _through(
+    layers: Any, state: Array, given: Seen | None, step: Callable[[Any, Array, Seen | None], tuple[Array, Seen]]
+) -> tuple[Array, Seen]:
+    """The state after all layers, which are one program run several times, and what each of them saw."""
     arrays, rest = eqx.partition(layers, eqx.is_array)
 
-    def one(state, layer):
-        return step(eqx.combine(layer, rest), state), None
+    def one(state: Array, item: tuple[Any, Seen | None]) -> tuple[Array, Seen]:
+        return step(eqx.combine(item[0], rest), state, item[1])
 
-    return jax.lax.scan(one, state, arrays)[0]
+    return jax.lax.scan(one, state, (arrays, given))
 
 
 def _said(raw: Float[Array, "b g s r"], anchor: Anchor, scale: Array, centre: Array) -> Said:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from optax.contrib import MuonDimensionNumbers, muon
 
 from stmaml.benchmarks.hierarchies import Shape, Table, sample_tables, table_key
-from stmaml.prior.learner import Learner, Read, Said
+from stmaml.prior.learner import About, Groups, Learner, Said
 
 FAR = 30.0  # spreads of the linear model: beyond, a target says only that it is an outlier
 TASK_SHARE = 0.1
@@ -59,26 +59,26 @@ class State(eqx.Module):
     memory: Any
 
 
-def as_read(table: Table) -> Read:
-    """A made-up table as the learner reads it."""
-    is_class = table.is_class.astype(jnp.float32)
-    return Read(
-        table.x, table.y, table.row, table.labelled, table.column, table.kind, is_class, num_train=table.num_train
-    )
+def answer(learner: Learner, table: Table, *, half: bool = False) -> Said:
+    """What a learner says of the new groups of made-up tables."""
+    count = table.num_train
+    parts = (table.x, table.y, table.labelled)
+    train, new = Groups(*(part[:, :count] for part in parts)), Groups(*(part[:, count:] for part in parts))
+    about = About(table.column, table.kind, table.is_class.astype(jnp.float32))
+    return learner(train, new, about, dtype=jnp.bfloat16 if half else jnp.float32)
 
 
 def losses(said: Said, table: Table) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
     """For each table the negative log-density of its asked rows (or log-loss), and of what they are without noise."""
-    centre = said.expected
-    spread = said.std[..., 1]
-    y = centre + spread * jnp.clip((table.y - centre) / spread, -FAR, FAR)
+    y, clean, asked = (part[:, table.num_train :] for part in (table.y, table.clean, table.asked))
+    centre, spread = said.expected, said.std[..., 1]
+    odds = optax.sigmoid_binary_cross_entropy(said.odds, y)
+    y = centre + spread * jnp.clip((y - centre) / spread, -FAR, FAR)
     each = -0.5 * jnp.square((y[..., None] - said.mean) / said.std) - jnp.log(said.std)
     density = jax.nn.logsumexp(each + jnp.log(said.weight + 1e-9), axis=-1) - 0.5 * jnp.log(2 * jnp.pi)
-    odds = optax.sigmoid_binary_cross_entropy(said.odds, table.y)
     is_class = table.is_class[:, None, None]
-    off = jnp.clip((table.clean - jax.lax.stop_gradient(centre)) / said.task_std, -FAR, FAR)
+    off = jnp.clip((clean - jax.lax.stop_gradient(centre)) / said.task_std, -FAR, FAR)
     task = jnp.where(is_class, 0.0, 0.5 * jnp.square(off) + jnp.log(said.task_std))
-    asked = table.asked
     total = jnp.maximum(asked.sum((1, 2)), 1.0)
     return (jnp.where(is_class, odds, -density) * asked).sum((1, 2)) / total, (task * asked).sum((1, 2)) / total
 
@@ -86,7 +86,7 @@ def losses(said: Said, table: Table) -> tuple[Float[Array, " b"], Float[Array, "
 def train_loss(weights: Any, static: Any, table: Table, half: bool) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """What training lowers, and the part of it that is asked for."""
     learner: Learner = eqx.combine(weights, static)
-    main, task = losses(learner(as_read(table), dtype=jnp.bfloat16 if half else jnp.float32), table)
+    main, task = losses(answer(learner, table, half=half), table)
     return main.mean() + TASK_SHARE * task.mean(), main.mean()
 
 
