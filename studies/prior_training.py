@@ -3,8 +3,8 @@
     python studies/prior_training.py --seconds 200 --out weights.npz [--start weights.npz] [--fall 0.6] [--seed 1]
 
 A piece begins with the weights of the last one and leaves the running mean of its own. Prints the loss of ever new
-tables on the way, and at the end that of fixed validation tables, beside the linear mixed model's (`anchor`) and, for
-linear tables, the Bayes limit."""
+tables on the way and, with --judge, that of fixed validation tables, beside the linear mixed model's (`anchor`)
+and, for linear tables, the Bayes limit."""
 
 import argparse
 import os
@@ -34,9 +34,9 @@ def main() -> None:
     learner = load_weights(flags.start) if flags.start else Learner(tiny if flags.tiny else Sizes(), key=jr.key(0))
     shapes = TINY if flags.tiny else SHAPES
     deadline = float(os.environ.get("DEADLINE", "inf")) - flags.reserve
-    begun = time.time()
-    judge = Judge(shapes[-1][0], 8 if flags.tiny else 256)
-    print("before", judge(learner), f"{time.time() - begun:.0f} s", flush=True)
+    judge = Judge(shapes[-1][0], 8 if flags.tiny else 256) if flags.judge else None
+    if judge is not None:
+        print("before", judge(learner), flush=True)
     piece = Piece(flags.seconds, flags.rate, fall=flags.fall, seed=flags.seed, half=not flags.tiny)
     told, found, step, begun = 0.0, [], 0, time.time()
     for step, spent, loss, mean in train_piece(learner, piece, shapes, time_left=lambda: deadline - time.time()):
@@ -45,13 +45,14 @@ def main() -> None:
         found.append(loss)
         if spent - told > flags.tell:
             told = spent
-            print(f"step {step} {spent:.0f} s loss {np.mean(found[-40:]):.4f}", flush=True)
+            print(f"step {step} {spent:.0f} s loss {np.mean(found[-50:]):.4f}", flush=True)
             save_weights(mean, flags.out)
         learner = mean
     save_weights(learner, flags.out)
     tables = sum(count for _, count in shapes) / len(shapes) * step
     print(f"{step} steps, about {tables:,.0f} tables", flush=True)
-    print("after", judge(load_weights(flags.out)), flush=True)
+    if judge is not None:
+        print("after", judge(load_weights(flags.out)), flush=True)
 
 
 class Judge:
@@ -105,6 +106,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tell", type=float, default=15.0)
     parser.add_argument("--reserve", type=float, default=30.0, help="seconds before $DEADLINE at which training ends")
+    parser.add_argument("--judge", action="store_true", help="validation tables before and after")
     parser.add_argument("--tiny", action="store_true", help="to try the script")
     return parser.parse_args()
 

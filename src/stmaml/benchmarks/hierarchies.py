@@ -74,14 +74,15 @@ def table_key(seed: int) -> PRNGKeyArray:
     return jr.key(seed, impl="unsafe_rbg")
 
 
-def sample_tables(shape: Shape, num_tables: int, *, key: PRNGKeyArray) -> Table:
-    """Fresh tables: the same key gives the same ones."""
-    return jax.vmap(partial(_table, shape))(jr.split(key, num_tables))
+def sample_tables(shape: Shape, num_tables: int, *, shots: int | None = None, key: PRNGKeyArray) -> Table:
+    """Fresh tables: the same key gives the same ones. With `shots`, all have as many groups and rows as the shape says,
+    and so many labelled rows in each new group."""
+    return jax.vmap(partial(_table, shape, shots))(jr.split(key, num_tables))
 
 
-def _table(shape: Shape, key: PRNGKeyArray) -> Table:
+def _table(shape: Shape, shots: int | None, key: PRNGKeyArray) -> Table:
     rows_key, column_key, target_key, form_key, class_key = jr.split(key, 5)
-    rows, labelled = draw_rows(shape, rows_key)
+    rows, labelled = draw_rows(shape, rows_key) if shots is None else whole_rows(shape, shots)
     train = _train(rows, shape.groups)
     columns = draw_columns(rows, train, shape.columns, column_key)
     found = skewed(draw_targets(columns, rows, target_key), form_key, train)
@@ -97,7 +98,8 @@ def draw_rows(shape: Shape, key: PRNGKeyArray) -> tuple[Float[Array, "g s"], Flo
     """Which slots hold rows, and which rows are labelled: in new groups the first ones, or some at random."""
     keys = jr.split(key, 6)
     groups, slots = shape.rows
-    count = jnp.exp(jr.uniform(keys[0], minval=jnp.log(FEWEST_GROUPS), maxval=jnp.log(shape.groups + 1)))
+    few = jnp.exp(jr.uniform(keys[0], minval=jnp.log(FEWEST_GROUPS), maxval=jnp.log(shape.groups + 1)))
+    count = jnp.where(jr.bernoulli(jr.fold_in(keys[0], 1), 0.3), shape.groups, few)
     low = jr.randint(keys[1], (), FEWEST_ROWS, slots + 1)
     size = jnp.where(jr.bernoulli(keys[2], 0.4), slots, jr.randint(keys[3], (groups, 1), low, slots + 1))
     place, number = jnp.arange(slots), jnp.arange(groups)[:, None]
@@ -162,14 +164,24 @@ class Variances(eqx.Module):
     noise: Float[Array, "*m"]
 
 
-def linear_tables(shape: Shape, num_tables: int, *, key: PRNGKeyArray) -> tuple[Table, Variances]:
-    """Tables whose best possible predictions are known."""
-    return jax.vmap(partial(_linear_table, shape))(jr.split(key, num_tables))
+def linear_tables(
+    shape: Shape, num_tables: int, *, shots: int | None = None, key: PRNGKeyArray
+) -> tuple[Table, Variances]:
+    """Tables whose best possible predictions are known. With `shots`, all have as many groups and rows as the shape
+    says, and so many labelled rows in each new group."""
+    return jax.vmap(partial(_linear_table, shape, shots))(jr.split(key, num_tables))
 
 
-def _linear_table(shape: Shape, key: PRNGKeyArray) -> tuple[Table, Variances]:
+def whole_rows(shape: Shape, shots: int) -> tuple[Float[Array, "g s"], Float[Array, "g s"]]:
+    """All slots hold rows, of which the first ones of new groups are labelled."""
+    new = jnp.arange(shape.rows[0])[:, None] >= shape.groups
+    labelled = jnp.where(new & (jnp.arange(shape.slots) >= shots), 0.0, 1.0)
+    return jnp.ones(shape.rows), labelled
+
+
+def _linear_table(shape: Shape, shots: int | None, key: PRNGKeyArray) -> tuple[Table, Variances]:
     keys = jr.split(key, 8)
-    rows, labelled = draw_rows(shape, keys[0])
+    rows, labelled = draw_rows(shape, keys[0]) if shots is None else whole_rows(shape, shots)
     train = _train(rows, shape.groups)
     columns = draw_columns(rows, train, shape.columns, keys[1])
     k = shape.columns + 1

@@ -103,7 +103,7 @@ def _margins(key: PRNGKeyArray, latent: Float[Array, "g s c"]) -> Float[Array, "
     return jnp.select([which == i for i in range(len(forms))], forms)
 
 
-def _moments(key: PRNGKeyArray, shape: tuple[int, int]) -> tuple[Int[Array, "g s"], Float[Array, ""]]:
+def _moments(key: PRNGKeyArray, shape: tuple[int, ...]) -> tuple[Int[Array, "g s"], Float[Array, ""]]:
     """Moments in rising order: the same for all groups, begun at different times, or with some left out."""
     on, start_on, start, skip_on, skip = jr.split(key, 5)
     groups, slots = shape

@@ -30,6 +30,11 @@ class Anchor(eqx.Module):
     slope_std: Float[Array, " c"]
     """Across groups."""
 
+    def at(self, groups: slice) -> "Anchor":
+        """That of some groups of several tables."""
+        rows = (self.mean, self.std, self.shared, self.shared_std)
+        return Anchor(*(part[:, groups] for part in rows), self.noise, self.slope, self.slope_std)
+
 
 class _Sums(eqx.Module):
     """Products of each group's labelled rows, the level first."""
@@ -80,7 +85,7 @@ def _learn(sums: _Sums) -> tuple[Array, Array, Array, Array]:
     there = (sums.count > 0).astype(start.dtype)
 
     def revise(_: int, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        *_, variance, noise = state
+        variance, noise = state[2:]
         inverse = inverted(sums.gram + noise * jnp.diag(1 / variance))
         seen = sums.gram @ inverse
         left = (sums.gram - seen @ sums.gram).sum(0) / noise + RIDGE * jnp.eye(k)

@@ -112,11 +112,12 @@ class CellLayer(eqx.Module):
     def __call__(
         self, cells: Float[Array, "b g s c d"], column: Float[Array, "b c"], rows: Rows, seen: Seen | None
     ) -> tuple[Float[Array, "b g s c d"], Seen]:
-        """The cells one layer on, and what was seen: their own rows if nothing is given."""
+        """The cells one layer on, and what was seen: the first of their own rows if nothing is given."""
         query, key, value = self.across.heads(cells)
         hidden = jnp.where(column > 0, 0.0, NEVER)[:, None, None, None, None, :]
         cells = cells + self.across.joined(_attend("bgsqhe,bgskhe->bgshqk", query, key, value, hidden))
-        looked, seen = look(*(jnp.moveaxis(part, 3, 1) for part in self.down.heads(cells)), rows, seen)
+        query, key, value = (jnp.moveaxis(part, 3, 1) for part in self.down.heads(cells))
+        looked, seen = look(query, key, value, rows, seen)
         cells = cells + self.down.joined(jnp.moveaxis(looked, 1, 3))
         return cells + self.revise(cells), seen
 
@@ -134,8 +135,9 @@ class RowLayer(eqx.Module):
     def __call__(
         self, x: Float[Array, "b g s d"], rows: Rows, seen: Seen | None
     ) -> tuple[Float[Array, "b g s d"], Seen]:
-        """The rows one layer on, and what was seen: themselves if nothing is given."""
-        looked, seen = look(*(part[:, None] for part in self.look.heads(x)), rows, seen)
+        """The rows one layer on, and what was seen: the first of them if nothing is given."""
+        query, key, value = (part[:, None] for part in self.look.heads(x))
+        looked, seen = look(query, key, value, rows, seen)
         x = x + self.look.joined(looked[:, 0])
         return x + self.revise(x), seen
 
@@ -150,7 +152,9 @@ def look(
     shown = jnp.where((rows.labelled[..., None, :] + eye) > 0, 0.0, NEVER)[:, None, :, None]
     own = _attend("bcgqhe,bcgkhe->bcghqk", query[..., :half, :], key[..., :half, :], value[..., :half, :], shown)
     asked, keys, values = (_flat(part[..., half:, :]) for part in (query, key, value))
-    seen = Seen(keys, values) if seen is None else seen
+    if seen is None:  # the rows to learn from come first
+        count = rows.there.shape[1]
+        seen = Seen(keys[:, :, :count], values[:, :, :count])
     hidden = jnp.where(rows.there > 0, 0.0, NEVER)[:, None, None, None]
     others = _attend("bcqhe,bckhe->bchqk", asked, seen.key, seen.value, hidden)
     return jnp.concatenate([own, others.reshape(own.shape[:-2] + others.shape[-2:])], axis=-2), seen

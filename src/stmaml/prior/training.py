@@ -4,7 +4,7 @@ optimizer. What a piece leaves is the running mean of its weights, in half preci
 import math
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,15 +14,15 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
-from optax.contrib import MuonDimensionNumbers, muon
+from jaxtyping import Array, Float
 
 from stmaml.benchmarks.hierarchies import Shape, Table, sample_tables, table_key
 from stmaml.prior.learner import About, Groups, Learner, Said
+from stmaml.prior.steps import Memory, begin, moved
 
 FAR = 30.0  # spreads of the linear model: beyond, a target says only that it is an outlier
 TASK_SHARE = 0.1
-SHAPES = ((Shape(12, 6, 20, 4), 128), (Shape(24, 6, 12, 8), 96), (Shape(48, 8, 8, 4), 128), (Shape(12, 4, 32, 12), 48))
+SHAPES = ((Shape(20, 8, 14, 6), 96), (Shape(12, 5, 24, 14), 40))
 """What tables are like that are trained on side by side, and how many of them at a step."""
 
 
@@ -39,7 +39,8 @@ class Piece:
     """The share of the time, at its end, in which the rate falls to 0."""
     keep: float = 0.998
     """Of the running mean, at each step."""
-    steps_a_call: int = 10
+    look: int = 20
+    """Steps from one look at the loss to the next."""
     seed: int = 0
     half: bool = True
     """Activations in bfloat16."""
@@ -56,7 +57,7 @@ class State(eqx.Module):
 
     weights: Any
     mean: Any
-    memory: Any
+    memory: Memory
 
 
 def answer(learner: Learner, table: Table, *, half: bool = False) -> Said:
@@ -90,34 +91,14 @@ def train_loss(weights: Any, static: Any, table: Table, half: bool) -> tuple[Flo
     return main.mean() + TASK_SHARE * task.mean(), main.mean()
 
 
-def optimizer() -> optax.GradientTransformation:
-    """Muon for the matrices of layers, AdamW for all else, at a rate of 1: the step's own comes later."""
-
-    def numbers(weights: Any) -> Any:
-        return jax.tree.map(lambda leaf: MuonDimensionNumbers(1, 2) if leaf.ndim == 3 else None, weights)
-
-    return optax.chain(
-        optax.clip_by_global_norm(1.0),
-        muon(1.0, weight_decay=0.01, muon_weight_dimension_numbers=numbers, consistent_rms=0.2, adam_b2=0.99),
-    )
-
-
-def many_steps(
-    static: Any, shape: Shape, tables: int, piece: Piece, state: State, key: PRNGKeyArray, rate: Float[Array, ""]
+def one_step(
+    static: Any, piece: Piece, state: State, table: Table, rate: Float[Array, ""]
 ) -> tuple[State, Float[Array, ""]]:
-    """The state some steps later, and the mean loss on the way."""
-    rule = optimizer()
-
-    def step(state: State, key: PRNGKeyArray) -> tuple[State, Float[Array, ""]]:
-        table = sample_tables(shape, tables, key=key)
-        slopes, main = jax.grad(train_loss, has_aux=True)(state.weights, static, table, piece.half)
-        moves, memory = rule.update(slopes, state.memory, state.weights)
-        weights = jax.tree.map(lambda weight, move: weight + rate * move, state.weights, moves)
-        mean = jax.tree.map(lambda old, new: piece.keep * old + (1 - piece.keep) * new, state.mean, weights)
-        return State(weights, mean, memory), main
-
-    state, found = jax.lax.scan(step, state, jr.split(key, piece.steps_a_call))
-    return state, found.mean()
+    """The state after a step, and the loss before it."""
+    slopes, main = jax.grad(train_loss, has_aux=True)(state.weights, static, table, piece.half)
+    weights, memory = moved(state.weights, slopes, state.memory, rate)
+    mean = jax.tree.map(lambda old, new: piece.keep * old + (1 - piece.keep) * new, state.mean, weights)
+    return State(weights, mean, memory), main
 
 
 def train_piece(
@@ -127,27 +108,34 @@ def train_piece(
     *,
     time_left: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[tuple[int, float, float, Learner]]:
-    """Steps so far, seconds, loss and the running mean of the weights, after each call of the compiled program. Where
-    less time is left once all is compiled, the piece is that short."""
+    """Steps so far, seconds, loss and the running mean of the weights, at each look. Where less time is left once a
+    program is compiled, the piece is that short. Shapes whose programs are not ready yet join later."""
     weights, static = eqx.partition(learner, eqx.is_array)
-    state = State(weights, jax.tree.map(jnp.copy, weights), optimizer().init(weights))
-    programs = _compiled(static, shapes, piece, state)
-    piece = replace(piece, seconds=min(piece.seconds, time_left()))
-    key, step, begun = table_key(piece.seed), 0, time.monotonic()
-    while (spent := time.monotonic() - begun) < piece.seconds:
-        program = programs[step // piece.steps_a_call % len(programs)]
-        rate = jnp.asarray(piece.rate_at(step, spent), dtype=jnp.float32)
-        state, loss = program(state, jr.fold_in(key, step), rate)
-        loss, step = float(loss), step + piece.steps_a_call
-        yield step, time.monotonic() - begun, loss, eqx.combine(state.mean, static)
+    state = State(weights, jax.tree.map(jnp.copy, weights), begin(weights))
+    like = jax.eval_shape(lambda state: state, state)
+    with ThreadPoolExecutor(2) as pool:  # the first shape has all cores
+        jobs = [_compiling(pool, static, piece, like, *item) for item in shapes]
+        wait([future for job in jobs[:1] for future in job])
+        piece = replace(piece, seconds=min(piece.seconds, time_left()))
+        key, step, begun, found = table_key(piece.seed), 0, time.monotonic(), []
+        while (spent := time.monotonic() - begun) < piece.seconds:
+            ready = [job for job in jobs if all(future.done() for future in job)]
+            draw, work = (future.result() for future in ready[step % len(ready)])
+            rate = jnp.asarray(piece.rate_at(step, spent), dtype=jnp.float32)
+            state, loss = work(state, draw(jr.fold_in(key, step)), rate)
+            found, step = [*found, loss], step + 1
+            if step % piece.look == 0:
+                mean = float(jnp.stack(found).mean())
+                found = []
+                yield step, time.monotonic() - begun, mean, eqx.combine(state.mean, static)
+        yield step, time.monotonic() - begun, math.nan, eqx.combine(state.mean, static)
 
 
-def _compiled(static: Any, shapes: tuple[tuple[Shape, int], ...], piece: Piece, state: State) -> list[Any]:
-    """A program for each shape, compiled side by side."""
-
-    def one(item: tuple[Shape, int]) -> Any:
-        work = jax.jit(partial(many_steps, static, *item, piece), donate_argnums=0)
-        return work.lower(state, table_key(0), jnp.zeros(())).compile()
-
-    with ThreadPoolExecutor(len(shapes)) as pool:
-        return list(pool.map(one, shapes))
+def _compiling(
+    pool: ThreadPoolExecutor, static: Any, piece: Piece, state: Any, shape: Shape, tables: int
+) -> tuple[Future[Any], Future[Any]]:
+    """What draws tables and what takes a step, as soon as they are compiled."""
+    draw = jax.jit(lambda key: sample_tables(shape, tables, key=key))
+    work = jax.jit(partial(one_step, static, piece), donate_argnums=0)
+    table, rate = jax.eval_shape(draw, table_key(0)), jax.ShapeDtypeStruct((), jnp.float32)
+    return pool.submit(draw.lower(table_key(0)).compile), pool.submit(work.lower(state, table, rate).compile)
