@@ -14,7 +14,7 @@ from stmaml.prior.anchor import Line, fit_anchor, inverted, learn_line
 
 def test_sweeping_inverts():
     root = jr.normal(jr.key(0), (6, 5, 5))
-    matrix = root @ root.swapaxes(1, 2) + 0.5 * jnp.eye(5)
+    matrix = root @ root.swapaxes(1, 2) + 0.5 * jnp.eye(5)[None]
     np.testing.assert_allclose(inverted(matrix), np.linalg.inv(np.asarray(matrix, float)), rtol=1e-3, atol=1e-4)
 
 

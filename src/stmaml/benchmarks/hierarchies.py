@@ -102,7 +102,7 @@ def draw_rows(shape: Shape, key: PRNGKeyArray) -> tuple[Float[Array, "g s"], Flo
     count = jnp.where(jr.bernoulli(jr.fold_in(keys[0], 1), 0.3), shape.groups, few)
     low = jr.randint(keys[1], (), FEWEST_ROWS, slots + 1)
     size = jnp.where(jr.bernoulli(keys[2], 0.4), slots, jr.randint(keys[3], (groups, 1), low, slots + 1))
-    place, number = jnp.arange(slots), jnp.arange(groups)[:, None]
+    place, number = jnp.arange(slots)[None], jnp.arange(groups)[:, None]
     there = (number < jnp.floor(count)) | (number >= shape.groups)
     rows = ((place < size) & there).astype(jnp.float32)
     shots = jnp.minimum(_shots(keys[4], groups, slots), size - 1)
@@ -175,7 +175,7 @@ def linear_tables(
 def whole_rows(shape: Shape, shots: int) -> tuple[Float[Array, "g s"], Float[Array, "g s"]]:
     """All slots hold rows, of which the first ones of new groups are labelled."""
     new = jnp.arange(shape.rows[0])[:, None] >= shape.groups
-    labelled = jnp.where(new & (jnp.arange(shape.slots) >= shots), 0.0, 1.0)
+    labelled = jnp.where(new & (jnp.arange(shape.slots)[None] >= shots), 0.0, 1.0)
     return jnp.ones(shape.rows), labelled
 
 
@@ -189,7 +189,9 @@ def _linear_table(shape: Shape, shots: int | None, key: PRNGKeyArray) -> tuple[T
     level, slopes = log_uniform(keys[3], 0.05, 3.0), bernoulli(keys[4], 0.6) * log_uniform(keys[4], 0.01, 0.3)
     group = jnp.concatenate([level[None], jnp.full(k - 1, slopes)])
     noise = log_uniform(keys[5], 0.01, 2.0)
-    own = jnp.sqrt(slope) * jr.normal(keys[6], (k,)) + jnp.sqrt(group) * jr.normal(keys[7], (rows.shape[0], k))
+    own = jnp.sqrt(slope)[None] * jr.normal(keys[6], (1, k)) + jnp.sqrt(group)[None] * jr.normal(
+        keys[7], (rows.shape[0], k)
+    )
     clean = jnp.einsum("gsk,gk->gs", with_level(columns.seen), own)
     y = clean + jnp.sqrt(noise) * jr.normal(jr.fold_in(key, 1), rows.shape)
     total = jnp.maximum(train.sum(), 1.0)
@@ -217,12 +219,12 @@ def bayes_limit(table: Table, truth: Variances) -> tuple[Float[Array, "g s"], Fl
         table.y.reshape(count),
         jnp.arange(count) // table.row.shape[1],
     )
-    same = group[:, None] == group
-    signal = (z * truth.slope) @ z.T + same * ((z * truth.group) @ z.T)
+    same = group[:, None] == group[None]
+    signal = (z * truth.slope[None]) @ z.T + same * ((z * truth.group[None]) @ z.T)
     known = table.labelled.reshape(count)
-    both = known[:, None] * known
+    both = known[:, None] * known[None]
     matrix = both * signal + jnp.diag(jnp.where(known > 0, truth.noise, 1.0))
-    cross = signal * known  # of each row with the labelled ones
+    cross = signal * known[None]  # of each row with the labelled ones
     right = jnp.concatenate([(known * (y - truth.mean))[:, None], cross.T], axis=1)
     solved = jnp.linalg.solve(matrix, right)
     mean = truth.mean + cross @ solved[:, 0]

@@ -5,7 +5,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 from jax.scipy.special import ndtr
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 NUMBER, FLAG, WAVE = 0, 1, 2
 MOST_SCALED = 8.0
@@ -41,9 +41,9 @@ def log_uniform(key: PRNGKeyArray, low: float, high: float, shape: tuple[int, ..
 def scaled(values: Float[Array, "g s *c"], weight: Float[Array, "g s"]) -> Float[Array, "g s *c"]:
     """Values with mean 0 and spread 1 over the rows that count; constant ones become 0."""
     weight = weight.reshape(*weight.shape, *(1,) * (values.ndim - 2))
-    total = jnp.maximum(weight.sum((0, 1)), 1.0)
-    mean = (values * weight).sum((0, 1)) / total
-    spread = jnp.sqrt((jnp.square(values - mean) * weight).sum((0, 1)) / total)
+    total = jnp.maximum(weight.sum((0, 1), keepdims=True), 1.0)
+    mean = (values * weight).sum((0, 1), keepdims=True) / total
+    spread = jnp.sqrt((jnp.square(values - mean) * weight).sum((0, 1), keepdims=True) / total)
     return (values - mean) / jnp.where(spread > 1e-6, spread, jnp.inf)
 
 
@@ -53,22 +53,31 @@ def draw_columns(rows: Float[Array, "g s"], train: Float[Array, "g s"], num_colu
     shape = (*rows.shape, num_columns)
     count = jr.randint(keys[0], (), 1, num_columns + 1)
     place = jnp.arange(num_columns)
-    share, block = _shares(keys[1], num_columns), _block(keys[2], num_columns)
-    latent = _latent(keys[3], shape, jnp.where(block[0], block[1], share))
+    share, (block, block_share) = _shares(keys[1], num_columns), _block(keys[2], num_columns)
+    latent = _latent(keys[3], shape, jnp.where(block, block_share, share))
     moment, is_dated = _moments(keys[4], rows.shape)
-    numbers = _margins(keys[5], latent)
-    numbers = jnp.where((place == 0) & (is_dated > 0), moment[..., None].astype(jnp.float32), numbers)
+    dated = ((place == 0) & (is_dated > 0))[None, None]
+    numbers = jnp.where(dated, moment[..., None].astype(jnp.float32), _margins(keys[5], latent))
     flag = jr.bernoulli(keys[6], 0.3, (num_columns,)) & ((place > 0) | (is_dated == 0))
-    yes = (latent > 0.8 * jr.normal(jr.fold_in(keys[6], 1), (num_columns,))).astype(jnp.float32)
-    one_of = (latent == jnp.where(block[0], latent, -jnp.inf).max(-1, keepdims=True)).astype(jnp.float32)
-    raw = jnp.clip(scaled(numbers, train), -MOST_SCALED, MOST_SCALED)
-    true = jnp.where(block[0], one_of, jnp.where(flag, yes, raw))
-    kind = jnp.where(block[0] | flag, FLAG, NUMBER)
+    true = jnp.clip(scaled(numbers, train), -MOST_SCALED, MOST_SCALED)
+    true = jnp.where(flag[None, None], _yes(jr.fold_in(keys[6], 1), latent), true)
+    true = jnp.where(block[None, None], _one_of(latent, block), true)
+    kind = jnp.where(block | flag, FLAG, NUMBER)
     true, kind = _with_waves(keys[7], true, kind, moment, count, is_dated)
     real = (place < count).astype(jnp.float32)
-    true = true * real * rows[..., None]
-    seen, kind, true = _with_gaps(keys[8], true, kind, count)
-    return Columns(seen * rows[..., None] * real, true, kind, real, moment, is_dated)
+    there = real[None, None] * rows[..., None]
+    seen, kind, true = _with_gaps(keys[8], true * there, kind, count)
+    return Columns(seen * there, true, kind, real, moment, is_dated)
+
+
+def _yes(key: PRNGKeyArray, latent: Float[Array, "g s c"]) -> Float[Array, "g s c"]:
+    """1 beyond a threshold."""
+    return (latent > 0.8 * jr.normal(key, (1, 1, latent.shape[-1]))).astype(jnp.float32)
+
+
+def _one_of(latent: Float[Array, "g s c"], block: Bool[Array, " c"]) -> Float[Array, "g s c"]:
+    """1 for the level of a category that a row is of."""
+    return (latent == jnp.where(block[None, None], latent, -jnp.inf).max(-1, keepdims=True)).astype(jnp.float32)
 
 
 def _shares(key: PRNGKeyArray, num_columns: int) -> Float[Array, " c"]:
@@ -90,17 +99,18 @@ def _latent(key: PRNGKeyArray, shape: tuple[int, ...], share: Float[Array, " c"]
     """Normal numbers, alike within groups by their share, and correlated across columns."""
     group_key, row_key, mix_key, on_key = jr.split(key, 4)
     between, within = jr.normal(group_key, (shape[0], 1, shape[2])), jr.normal(row_key, shape)
+    share = share[None, None]
     alone = jnp.sqrt(share) * between + jnp.sqrt(1 - share) * within
     sparse = jr.normal(mix_key, (shape[2],) * 2) * bernoulli(on_key, 0.3, (shape[2],) * 2)
-    mixed = alone + alone @ (sparse * (share < 1))  # what is constant within groups stays so
-    return mixed / jnp.sqrt(1 + jnp.square(sparse * (share < 1)).sum(0))
+    sparse = sparse * (share[0] < 1)  # what is constant within groups stays so
+    return (alone + alone @ sparse) / jnp.sqrt(1 + jnp.square(sparse).sum(0))[None, None]
 
 
 def _margins(key: PRNGKeyArray, latent: Float[Array, "g s c"]) -> Float[Array, "g s c"]:
     """Normal, heavy-tailed, skewed, uniform or rounded numbers."""
     which = jr.categorical(key, jnp.log(jnp.array([0.4, 0.15, 0.15, 0.2, 0.1])), shape=(latent.shape[-1],))
     forms = (latent, jnp.sinh(1.5 * latent), jnp.exp(latent), ndtr(latent), jnp.round(1.5 * latent))
-    return jnp.select([which == i for i in range(len(forms))], forms)
+    return jnp.select([jnp.broadcast_to(which == i, latent.shape) for i in range(len(forms))], forms)
 
 
 def _moments(key: PRNGKeyArray, shape: tuple[int, ...]) -> tuple[Int[Array, "g s"], Float[Array, ""]]:
@@ -120,7 +130,8 @@ def _with_waves(
     place, use = jnp.arange(kind.shape[0]), jr.bernoulli(on, WAVES) & (is_dated > 0) & (count > 3)
     angle = 2 * jnp.pi * moment / log_uniform(cycles, 3.0, 40.0)
     sine, cosine = use & (place == count - 2), use & (place == count - 1)
-    true = jnp.where(sine, jnp.sin(angle)[..., None], jnp.where(cosine, jnp.cos(angle)[..., None], true))
+    true = jnp.where(sine[None, None], jnp.sin(angle)[..., None], true)
+    true = jnp.where(cosine[None, None], jnp.cos(angle)[..., None], true)
     return true, jnp.where(sine | cosine, WAVE, kind)
 
 
@@ -133,6 +144,6 @@ def _with_gaps(
     use = jr.bernoulli(on, GAPS) & (count > 2) & (kind[1] == NUMBER) & (kind[count - 1] != WAVE)
     gap = (jr.uniform(where, true.shape[:2]) < jr.uniform(share, maxval=0.4)) & use
     said, hidden = use & (place == count - 1), place == 1
-    seen = jnp.where(gap[..., None] & hidden, 0.0, true)
-    seen = jnp.where(said, gap[..., None].astype(true.dtype), seen)
-    return seen, jnp.where(said, FLAG, kind), jnp.where(said, 0.0, true)
+    seen = jnp.where(gap[..., None] & hidden[None, None], 0.0, true)
+    seen = jnp.where(said[None, None], gap[..., None].astype(true.dtype), seen)
+    return seen, jnp.where(said, FLAG, kind), jnp.where(said[None, None], 0.0, true)

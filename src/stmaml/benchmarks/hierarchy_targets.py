@@ -70,8 +70,9 @@ def _linear(key: PRNGKeyArray, x: Array, weight: Array) -> Float[Array, "g s"]:
 
 def _additive(key: PRNGKeyArray, x: Array, weight: Array) -> Float[Array, "g s"]:
     which, rate, phase, sign = jr.split(key, 4)
-    angle = x * log_uniform(rate, 0.5, 3.0, weight.shape) + 2 * jr.normal(phase, weight.shape)
-    form = jr.randint(which, weight.shape, 0, 3)
+    wide = (1, 1, *weight.shape)
+    angle = x * log_uniform(rate, 0.5, 3.0, wide) + 2 * jr.normal(phase, wide)
+    form = jnp.broadcast_to(jr.randint(which, wide, 0, 3), x.shape)
     bent = jnp.select([form == 0, form == 1], [jnp.tanh(angle), jnp.sin(angle)], jnp.square(x + 0.3 * angle))
     return bent @ (weight * jr.normal(sign, weight.shape))
 
@@ -81,8 +82,8 @@ def _trees(key: PRNGKeyArray, x: Array, weight: Array) -> Float[Array, "g s"]:
     which, at, leaves = jr.split(key, 3)
     column = jr.categorical(which, jnp.log(weight + 1e-6), shape=(TREES, DEPTH))
     asked = jnp.einsum("gsc,tdc->gstd", x, jax.nn.one_hot(column, weight.shape[0]))
-    bits = (asked > 0.7 * jr.normal(at, (TREES, DEPTH))).astype(jnp.int32)
-    leaf = jnp.sum(bits * 2 ** jnp.arange(DEPTH), axis=-1)
+    bits = (asked > 0.7 * jr.normal(at, (1, 1, TREES, DEPTH))).astype(jnp.int32)
+    leaf = bits @ 2 ** jnp.arange(DEPTH)
     value = jr.normal(leaves, (TREES, 2**DEPTH))
     return jnp.einsum("gstl,tl->gs", jax.nn.one_hot(leaf, 2**DEPTH), value)
 
@@ -90,7 +91,8 @@ def _trees(key: PRNGKeyArray, x: Array, weight: Array) -> Float[Array, "g s"]:
 def _network(key: PRNGKeyArray, x: Array, weight: Array) -> Float[Array, "g s"]:
     size, into, bias, out = jr.split(key, 4)
     rate = log_uniform(size, 0.5, 3.0)
-    hidden = jnp.tanh(rate * (x * weight) @ jr.normal(into, (weight.shape[0], UNITS)) + jr.normal(bias, (UNITS,)))
+    inside = x @ (rate * weight[:, None] * jr.normal(into, (weight.shape[0], UNITS)))
+    hidden = jnp.tanh(inside + jr.normal(bias, (1, 1, UNITS)))
     return hidden @ jr.normal(out, (UNITS,))
 
 
@@ -120,7 +122,7 @@ def _differences(key: PRNGKeyArray, x: Array, weight: Array, shared: Array) -> F
     together = bernoulli(keys[7], 0.3) * 0.7  # slopes that go with the level
     own = jnp.sqrt(1 - together**2) * own + together * own[:, :1]
     louder = jnp.exp(bernoulli(jr.fold_in(keys[7], 1), 0.2) * 0.4 * jr.normal(jr.fold_in(keys[7], 2), (groups, 1)))
-    return jnp.einsum("gsf,gf->gs", features, own * size) + (louder - 1) * shared
+    return jnp.einsum("gsf,gf->gs", features, own * size[None]) + (louder - 1) * shared
 
 
 def _some(key: PRNGKeyArray, weight: Array) -> Float[Array, " c"]:
@@ -147,9 +149,11 @@ def _noise(key: PRNGKeyArray, x: Array, weight: Array) -> Float[Array, "g s"]:
     heavy = normal * jnp.sqrt(3 / jnp.maximum(square, 0.05)) / 1.5  # Student's, with 3 degrees of freedom
     alone = jnp.where(jr.bernoulli(keys[2], 0.2), heavy, normal)
     tie = bernoulli(keys[3], 0.2) * jr.uniform(jr.fold_in(keys[3], 1), minval=0.3, maxval=0.95)
-    lag = jnp.arange(shape[1])[:, None] - jnp.arange(shape[1])
+    lag = jnp.arange(shape[1])[:, None] - jnp.arange(shape[1])[None]
     root = jnp.where(lag >= 0, tie ** jnp.maximum(lag, 0), 0.0)
-    root = root * jnp.where(jnp.arange(shape[1]) == 0, 1.0, jnp.sqrt(1 - tie**2))  # the first row's has variance 1 too
+    root = root * jnp.where(
+        jnp.arange(shape[1])[None] == 0, 1.0, jnp.sqrt(1 - tie**2)
+    )  # the first row's has variance 1 too
     tied = jnp.where(tie > 0, alone @ root.T, alone)
     uneven = bernoulli(keys[4], 0.3) * 0.6 * jnp.tanh(x @ (weight * jr.normal(jr.fold_in(keys[4], 1), weight.shape)))
     by_group = bernoulli(keys[5], 0.3) * 0.4 * jr.normal(jr.fold_in(keys[5], 1), (shape[0], 1))

@@ -3,6 +3,8 @@
 Level and slopes of a group are normal about those that all share; their variances and the noise's come from a few
 rounds of EM on the groups to learn from. A labelled row is judged by what the others of its group say of it."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -84,9 +86,9 @@ def _learn(sums: _Sums) -> tuple[Array, Array, Array, Array]:
     start = jnp.full(k, SLOPES / k).at[0].set(LEVEL)
     there = (sums.count > 0).astype(start.dtype)
 
-    def revise(_: int, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+    def revise(_: Any, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         variance, noise = state[2:]
-        inverse = inverted(sums.gram + noise * jnp.diag(1 / variance))
+        inverse = inverted(sums.gram + noise * jnp.diag(1 / variance)[None])
         seen = sums.gram @ inverse
         left = (sums.gram - seen @ sums.gram).sum(0) / noise + RIDGE * jnp.eye(k)
         right = (sums.cross - jnp.einsum("gkl,gl->gk", seen, sums.cross)).sum(0) / noise
@@ -95,7 +97,7 @@ def _learn(sums: _Sums) -> tuple[Array, Array, Array, Array]:
         own = jnp.einsum("gkl,gl->gk", inverse, sums.cross - sums.gram @ mean)
         doubt = noise * jnp.diagonal(inverse, axis1=1, axis2=2)
         both = ((jnp.square(own) + doubt) * there[:, None]).sum(0) + PULL * start
-        whole = mean + own
+        whole = mean[None] + own
         fit = jnp.einsum("gk,gkl,gl->g", whole, sums.gram, whole) - 2 * jnp.sum(whole * sums.cross, axis=1)
         left_over = (sums.square + fit + noise * jnp.einsum("gkl,glk->g", inverse, sums.gram)).sum()
         noise = (jnp.maximum(left_over, 0.0) + LEAST_NOISE) / (sums.count.sum() + 1)
@@ -108,8 +110,8 @@ def _learn(sums: _Sums) -> tuple[Array, Array, Array, Array]:
 def _judged(line: Line, z: Array, y: Array, labelled: Array, sums: _Sums) -> Anchor:
     mean, variance, noise = line.mean, line.variance, line.noise
     prior = line.covariance + jnp.diag(variance)
-    inverse = inverted(sums.gram + noise * inverted(prior))
-    own = mean + jnp.einsum("gkl,gl->gk", inverse, sums.cross - sums.gram @ mean)
+    inverse = inverted(sums.gram + noise * inverted(prior)[None])
+    own = mean[None] + jnp.einsum("gkl,gl->gk", inverse, sums.cross - sums.gram @ mean)
     said, held = jnp.einsum("gsk,gk->gs", z, own), jnp.einsum("gsk,gkl,gsl->gs", z, inverse, z)
     rest = 1 - jnp.clip(held, 0, MOST_HELD)  # eq. of leaving one out: (y - said) / (1 - its own say)
     without = y - (y - said) / rest
@@ -128,19 +130,14 @@ def _judged(line: Line, z: Array, y: Array, labelled: Array, sums: _Sums) -> Anc
 def inverted(matrix: Float[Array, "*g k k"]) -> Float[Array, "*g k k"]:
     """The inverse of symmetric positive matrices by sweeping one column after the other: many small ones at once, which
     a library's solver takes in turn."""
-    k = matrix.shape[-1]
+    k, lead = matrix.shape[-1], (1,) * (matrix.ndim - 2)
 
-    def sweep(p: int, m: Array) -> Array:
+    def sweep(p: Any, m: Array) -> Array:
         mine = jax.nn.one_hot(p, k, dtype=m.dtype)
+        cross = (mine[:, None] + mine[None]).reshape(*lead, k, k)  # 1 in row and column of the pivot, 2 where they meet
         column = jnp.take(m, p, axis=-1)
-        pivot = jnp.take(column, p, axis=-1)[..., None]
-        scaled = column / pivot
-        outer = scaled[..., :, None] * column[..., None, :]
-        edge = scaled[..., :, None] * mine + mine[:, None] * scaled[..., None, :]
-        corner = -(1 / pivot)[..., None] * mine[:, None] * mine
-        inside = (1 - mine)[:, None] * (1 - mine)
-        plain = inside * (m - outer)
-        off = (1 - jnp.outer(mine, mine)) * edge
-        return plain + off + corner
+        pivot = jnp.take(column, p, axis=-1)[..., None, None]
+        inside = m - column[..., :, None] * column[..., None, :] / pivot
+        return jnp.where(cross == 0, inside, jnp.where(cross == 1, m / pivot, -1 / pivot))
 
     return -jax.lax.fori_loop(0, k, sweep, matrix)

@@ -23,7 +23,8 @@ class Dense(eqx.Module):
 
     def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
         """One output row for each input row."""
-        return x @ self.weight.astype(x.dtype) + self.bias.astype(x.dtype)
+        out = x @ self.weight.astype(x.dtype)
+        return out + jnp.broadcast_to(self.bias.astype(x.dtype), out.shape)
 
 
 class Norm(eqx.Module):
@@ -38,7 +39,7 @@ class Norm(eqx.Module):
         """The scaled rows."""
         wide = x.astype(jnp.float32)
         square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-        return (wide * jax.lax.rsqrt(square + 1e-6) * self.scale).astype(x.dtype)
+        return (wide * jax.lax.rsqrt(square + 1e-6) * jnp.broadcast_to(self.scale, x.shape)).astype(x.dtype)
 
 
 class Rows(eqx.Module):
@@ -149,7 +150,7 @@ def look(
     rows to learn from. Sets of rows on the second axis (columns of a table) know nothing of each other."""
     half = query.shape[-2] // 2
     eye = jnp.eye(rows.labelled.shape[-1])
-    shown = jnp.where((rows.labelled[..., None, :] + eye) > 0, 0.0, NEVER)[:, None, :, None]
+    shown = jnp.where((rows.labelled[..., None, :] + eye[None, None]) > 0, 0.0, NEVER)[:, None, :, None]
     own = _attend("bcgqhe,bcgkhe->bcghqk", query[..., :half, :], key[..., :half, :], value[..., :half, :], shown)
     asked, keys, values = (_flat(part[..., half:, :]) for part in (query, key, value))
     if seen is None:  # the rows to learn from come first

@@ -19,6 +19,7 @@ from stmaml.prior.layers import CellLayer, Dense, Norm, Project, RowLayer, Rows,
 KINDS = 3
 POOLED = 4
 PARTS = 3
+START_STD, START_WEIGHT = (-0.3, 0.0, 0.7), (0.5, 0.5, -1.0)  # logs
 FAR = 10.0
 NARROWEST, WIDEST = -5.0, 3.0
 
@@ -179,7 +180,7 @@ class Learner(eqx.Module):
         )
         row = self.target_in(jnp.clip(jnp.stack(parts, axis=-1), -FAR, FAR))
         size = jnp.log1p(known.sum(-1))
-        group = self.group_in(jnp.stack([size, size * (jnp.arange(size.shape[1]) < train)], axis=-1))
+        group = self.group_in(jnp.stack([size, size * (jnp.arange(size.shape[1]) < train)[None]], axis=-1))
         logs = [memory.about.is_class[:, None], jnp.log(anchor.noise)[:, None], jnp.log1p(memory.counts)]
         return row + group[:, :, None] + self.table_in(jnp.concatenate(logs, axis=1))[:, None, None]
 
@@ -221,8 +222,8 @@ def _through(
 def _said(raw: Float[Array, "b g s r"], anchor: Anchor, scale: Array, centre: Array) -> Said:
     """Raw outputs in units of the linear model."""
     log_weight, mean, log_std = (raw[..., i * PARTS : (i + 1) * PARTS] for i in range(3))
-    log_std = jnp.clip(log_std + jnp.array([-0.3, 0.0, 0.7]), NARROWEST, WIDEST)
-    log_weight = log_weight + jnp.array([0.5, 0.5, -1.0])
+    log_std = jnp.clip(log_std + jnp.array(START_STD).reshape(1, 1, 1, PARTS), NARROWEST, WIDEST)
+    log_weight = log_weight + jnp.array(START_WEIGHT).reshape(1, 1, 1, PARTS)
     task = jnp.exp(jnp.clip(raw[..., -2] - 1.0, NARROWEST, WIDEST))
     share = jnp.clip(centre + scale * anchor.mean, 0.02, 0.98)
     return Said(

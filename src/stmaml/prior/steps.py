@@ -59,7 +59,7 @@ def orthogonal(matrix: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
     a, b, c = COEFFICIENTS
     size = jnp.sqrt(jnp.sum(jnp.square(matrix), axis=(1, 2), keepdims=True))
 
-    def revise(_: int, x: Array) -> Array:
+    def revise(_: Any, x: Array) -> Array:
         square = x @ x.swapaxes(1, 2)
         return a * x + (b * square + c * square @ square) @ x
 
