@@ -14,12 +14,13 @@ from stmaml.prior.learner import Learner, Memory
 from stmaml.prior.reading import AT_ONCE, MOST_CLASSES, Kept, Question, keep_rows, questions, recall, respond
 from stmaml.prior.weights import load_weights
 
+NAME = "prior"
 MIN_GROUPS = 3
 KINDS = ("number", "flag", "wave")
 
 
 def weights_path() -> Path:
-    """Where the weights lie."""
+    """Where the package's weights lie."""
     return Path(str(resources.files("stmaml").joinpath("pretrained", "tables", "weights.npz")))
 
 
@@ -87,7 +88,7 @@ class Prior:
 
     weights: Path | None = None
     """Those of the package if not given."""
-    name: str = "prior"
+    name: str = NAME
 
     def suits(self, rows: GroupedRows) -> bool:
         """Where there are a few groups, a column and not too many classes."""

@@ -20,22 +20,24 @@ MOST_HELD = 0.99  # of a row's own say in what is predicted for it
 class Anchor(eqx.Module):
     """The linear model of a table's rows; a labelled row is left out of what is said of it."""
 
-    mean: Float[Array, "g s"]
-    std: Float[Array, "g s"]
-    shared: Float[Array, "g s"]
+    mean: Float[Array, "*b g s"]
+    std: Float[Array, "*b g s"]
+    shared: Float[Array, "*b g s"]
     """Without knowing any row of the group."""
-    shared_std: Float[Array, "g s"]
-    noise: Float[Array, ""]
+    shared_std: Float[Array, "*b g s"]
+    noise: Float[Array, "*b"]
     """A standard deviation."""
-    slope: Float[Array, " c"]
+    slope: Float[Array, "*b c"]
     """Of each column, that all groups share."""
-    slope_std: Float[Array, " c"]
+    slope_std: Float[Array, "*b c"]
     """Across groups."""
 
     def at(self, groups: slice) -> "Anchor":
         """That of some groups of several tables."""
-        rows = (self.mean, self.std, self.shared, self.shared_std)
-        return Anchor(*(part[:, groups] for part in rows), self.noise, self.slope, self.slope_std)
+        mean, std, shared, shared_std = (
+            part[:, groups] for part in (self.mean, self.std, self.shared, self.shared_std)
+        )
+        return Anchor(mean, std, shared, shared_std, self.noise, self.slope, self.slope_std)
 
 
 class _Sums(eqx.Module):
@@ -50,12 +52,12 @@ class _Sums(eqx.Module):
 class Line(eqx.Module):
     """What is known of a group before any of its rows: level and slopes of a linear model."""
 
-    mean: Float[Array, " k"]
-    covariance: Float[Array, "k k"]
+    mean: Float[Array, "*b k"]
+    covariance: Float[Array, "*b k k"]
     """Of the mean, which comes from so many groups only."""
-    variance: Float[Array, " k"]
+    variance: Float[Array, "*b k"]
     """Across groups."""
-    noise: Float[Array, ""]
+    noise: Float[Array, "*b"]
 
 
 def learn_line(x: Float[Array, "g s c"], y: Float[Array, "g s"], labelled: Float[Array, "g s"]) -> Line:

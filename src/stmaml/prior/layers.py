@@ -54,8 +54,8 @@ class Rows(eqx.Module):
 class Seen(eqx.Module):
     """Rows to learn from as a layer meets them: keys and values of the heads that look at all groups."""
 
-    key: Float[Array, "b c r h e"]
-    value: Float[Array, "b c r h e"]
+    key: Float[Array, "*l b c r h e"]
+    value: Float[Array, "*l b c r h e"]
 
 
 class Project(eqx.Module):

@@ -104,6 +104,18 @@ def _columns(x: Float[np.ndarray, "n d"], y: Float[np.ndarray, " n"], num_classe
     return np.sort(np.argsort(-tie, kind="stable")[:MOST_COLUMNS])
 
 
+def limits_said(rows: int, groups: int, columns: int) -> list[str]:
+    """What is left out of a table that is larger than what the learner reads."""
+    notes = []
+    if rows > MOST_ROWS:
+        notes.append(
+            f"the prior reads {MOST_ROWS:,} of {rows:,} rows, of some of the {groups:,} groups; 'stmaml fit' reads all"
+        )
+    if columns > MOST_COLUMNS:
+        notes.append(f"the prior reads {MOST_COLUMNS} of {columns} encoded columns, those that go most with the target")
+    return notes
+
+
 def recall(learner: Learner, kept: Kept) -> Memory:
     """What the learner remembers of the kept rows."""
     count = np.bincount(kept.group)
