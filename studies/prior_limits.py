@@ -8,7 +8,6 @@ model and boosting with summaries fitted to each table. Errors are in variances 
 
 import argparse
 import json
-import operator
 import os
 import time
 from functools import partial
@@ -19,7 +18,7 @@ import jax
 import jax.random as jr
 import numpy as np
 
-from stmaml.benchmarks.hierarchies import Shape, Table, bayes_limit, linear_tables, sample_tables, table_key
+from stmaml.benchmarks.hierarchies import Shape, Table, bayes_limit, linear_tables, one_of, sample_tables, table_key
 from stmaml.pool import boosted, mixed
 from stmaml.pool.base import Column, Draw, GroupedRows, Tasks
 from stmaml.pool.prior import KINDS, Prior
@@ -70,12 +69,13 @@ def _records(kind: str, groups: int, shots: int, members: list[Any], count: int)
     limits = None
     if kind == "linear":
         tables, truth = jax.jit(partial(linear_tables, shape, count, shots=shots))(key=key)
-        limits = [np.asarray(one, float) for one in jax.jit(jax.vmap(bayes_limit))(tables, truth)]
+        found = [bayes_limit(one_of(tables, i), one_of(truth, i)) for i in range(count)]
+        limits = [np.stack(part) for part in zip(*found, strict=True)]
     else:
         tables = jax.jit(partial(sample_tables, shape, count, shots=shots))(key=key)
     found = []
     for i in range(count):
-        table = jax.tree.map(operator.itemgetter(i), tables)
+        table = one_of(tables, i)
         if bool(table.is_class):
             continue
         rows, tasks = grouped(table)

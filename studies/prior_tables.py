@@ -78,6 +78,42 @@ def fit_and_score(path: Path, number: int, size: int, ordered: bool, weights: st
     return records
 
 
+def score_directly(
+    path: Path, number: int, size: int, ordered: bool, weights: str, only: list[str]
+) -> list[dict[str, Any]]:
+    """The prior beside mixed models, each as it stands: nothing is calibrated or pooled."""
+    table = opened(path)
+    split = Split.of(table, number, ordered=ordered)
+    train = _some(split.train, size, number)
+    prior = Prior(Path(weights)) if weights else Prior()
+    members = [prior, *(one for one in usual_members(train) if one.name in QUICK)]
+    members = [one for one in members if not only or one.name in only]
+    records = []
+    for member in members:
+        begun = time.process_time()
+        (fitted,) = member.fit_each(train, [np.arange(train.num_groups)], Draw(usual_shots(train.counts)))
+        said = {shots: fitted.predict(tasks) for shots, tasks in split.tests.items()}
+        spent = round(time.process_time() - begun, 2)
+        for shots, tasks in split.tests.items():
+            scores = {name: np.round(each, 7).tolist() for name, each in _plain_scores(said[shots], tasks).items()}
+            about = {"table": table.name, "split": number, "ordered": ordered, "size": size, "shots": shots}
+            records.append({**about, "row": member.name, "scores": scores, "seconds": spent})
+    return records
+
+
+def _plain_scores(said: Any, tasks: Any) -> dict[str, np.ndarray]:
+    """Scores of each task in spreads of the target, or of classes."""
+    y, count = tasks.rows.y[tasks.asked], np.bincount(tasks.task)
+    if tasks.rows.num_classes:
+        share = said.mean[np.arange(len(y)), y.astype(int)]
+        each = {"nll": -np.log(np.maximum(share, 1e-9)), "accuracy": said.mean.argmax(1) == y}
+    else:
+        off = (y - said.mean) ** 2
+        nll = 0.5 * np.log(2 * np.pi * said.variance) + 0.5 * off / said.variance
+        each = {"mse": off, "nll": nll, "coverage90": off < 1.6449**2 * said.variance}
+    return {name: np.bincount(tasks.task, values) / count for name, values in each.items()}
+
+
 def _some(rows: GroupedRows, size: int, seed: int) -> GroupedRows:
     if not size or size >= rows.num_groups:
         return rows
@@ -132,12 +168,16 @@ def run(flags: argparse.Namespace) -> None:
         for number in range(flags.splits)
         if (name, number, size, flags.ordered) not in done
     ]
-    wanted.sort(key=lambda item: (item[1], -item[0].stat().st_size))
+    wanted.sort(key=lambda item: (item[1], item[2] > 0, -item[0].stat().st_size))
     until = float(os.environ.get("DEADLINE", "inf")) - 20
     with ProcessPoolExecutor(flags.jobs, mp_context=get_context("spawn")) as pool, flags.out.open("a") as file:
-        futures = {
-            pool.submit(fit_and_score, *item, flags.ordered, flags.weights, flags.alone): item for item in wanted
-        }
+        if flags.direct:
+            futures = {
+                pool.submit(score_directly, *item, flags.ordered, flags.weights, flags.only): item for item in wanted
+            }
+        else:
+            more = (flags.ordered, flags.weights, flags.alone)
+            futures = {pool.submit(fit_and_score, *item, *more): item for item in wanted}
         try:
             for future in as_completed(futures, timeout=max(until - time.time(), 1) if until < 1e12 else None):
                 _write(future, futures[future], file)
@@ -159,38 +199,30 @@ def _write(future: Any, item: tuple[Path, int, int], file: Any) -> None:
     print(item[0].stem, *item[1:], records[0]["seconds"], "s", flush=True)
 
 
-def show(records: list[dict[str, Any]]) -> None:
+def show(records: list[dict[str, Any]], base: str) -> None:
     """For each number of groups and of labelled rows: the error over that of the pool without the prior, as a geometric
     mean over tables, and the same by table for the prior and the pool with it."""
     whole = {name: found for name, found in _by_table(records)}
-    rows = [
-        "prior",
-        "prior calibrated",
-        "pool with prior",
-        "mixed-curves",
-        "mixed-slopes",
-        "st-maml",
-        "boosting-summaries",
-    ]
-    for metric in ("mse", "nll", "accuracy"):
+    for metric in ("mse", "nll", "accuracy", "coverage90"):
         for size in SIZES:
             for shots in (0, 2, 5, 10):
                 here = {name: found for (name, s, k, m), found in whole.items() if (s, k, m) == (size, shots, metric)}
                 if here:
-                    _show_one(f"{metric}, {size or 'all'} groups, {shots} rows", here, rows, metric)
+                    _show_one(f"{metric}, {size or 'all'} groups, {shots} rows", here, base, metric)
 
 
-def _show_one(title: str, here: dict[str, dict[str, float]], rows: list[str], metric: str) -> None:
+def _show_one(title: str, here: dict[str, dict[str, float]], base: str, metric: str) -> None:
     print(f"\n{title} ({len(here)} tables)")
-    for row in rows:
-        mine = {name: found for name, found in here.items() if row in found and "pool" in found}
+    for row in dict.fromkeys(row for found in here.values() for row in found):
+        mine = {name: found for name, found in here.items() if row in found and base in found}
         if not mine:
             continue
         if metric == "mse":
-            each = {name: found[row] / found["pool"] for name, found in mine.items()}
+            each = {name: found[row] / found[base] for name, found in mine.items()}
             mean = float(np.exp(np.mean(np.log(list(each.values())))))
         else:
-            each = {name: found[row] - found["pool"] for name, found in mine.items()}
+            less = 0.0 if metric == "coverage90" else 1.0
+            each = {name: found[row] - less * found[base] for name, found in mine.items()}
             mean = float(np.mean(list(each.values())))
         print(f"  {row:20s} {mean:7.3f}  " + " ".join(f"{name}:{value:.3f}" for name, value in each.items()))
 
@@ -227,11 +259,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--ordered", action="store_true")
     parser.add_argument("--alone", action="store_true", help="beside mixed models alone")
+    parser.add_argument("--direct", action="store_true", help="beside mixed models, nothing calibrated")
+    parser.add_argument("--only", nargs="*", default=[], help="with --direct: members to score")
+    parser.add_argument("--base", default="pool", help="the row that others are shown over")
     flags = parser.parse_args()
     if flags.run:
         run(flags)
     if flags.show:
-        show(list(read(flags.show)))
+        show(list(read(flags.show)), flags.base)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from stmaml.benchmarks.hierarchies import Shape, Table, bayes_limit, linear_tables, sample_tables, table_key
+from stmaml.benchmarks.hierarchies import Shape, Table, bayes_limit, linear_tables, one_of, sample_tables, table_key
 from stmaml.prior.anchor import Anchor, fit_anchor, learn_line
 from stmaml.prior.learner import Learner, Sizes
 from stmaml.prior.training import SHAPES, Piece, answer, losses, train_piece
@@ -45,7 +45,7 @@ def main() -> None:
         found.append(loss)
         if spent - told > flags.tell:
             told = spent
-            print(f"step {step} {spent:.0f} s loss {np.mean(found[-50:]):.4f}", flush=True)
+            print(f"step {step} {spent:.0f} s loss {np.nanmean(found[-50:]):.4f}", flush=True)
             save_weights(mean, flags.out)
         learner = mean
     save_weights(learner, flags.out)
@@ -62,7 +62,8 @@ class Judge:
         key, other = jr.split(table_key(VALIDATION))
         self.tables = jax.jit(partial(sample_tables, shape, count))(key=key)
         self.linear, truth = jax.jit(partial(linear_tables, shape, count))(key=other)
-        mean, variance = jax.jit(jax.vmap(bayes_limit))(self.linear, truth)
+        limits = [bayes_limit(one_of(self.linear, i), one_of(truth, i)) for i in range(count)]
+        mean, variance = (jnp.asarray(np.stack(part)) for part in zip(*limits, strict=True))
         self.limit = _normal(self.linear, mean, jnp.sqrt(jnp.where(self.linear.asked > 0, variance, 1.0)))
         self.anchors = [_anchor(tables) for tables in (self.tables, self.linear)]
 

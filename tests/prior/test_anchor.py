@@ -8,7 +8,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from stmaml.benchmarks.hierarchies import Shape, bayes_limit, linear_tables, table_key
+from stmaml.benchmarks.hierarchies import Shape, bayes_limit, linear_tables, one_of, table_key
 from stmaml.prior.anchor import Line, fit_anchor, inverted, learn_line
 
 
@@ -41,7 +41,7 @@ def test_without_labelled_rows_it_says_what_all_groups_share():
 @pytest.mark.parametrize("shots", [0, 4])
 def test_with_many_groups_it_is_near_the_bayes_limit(shots: int):
     tables, truth = jax.jit(partial(linear_tables, Shape(40, 4, 10, 2), 30, shots=shots))(key=table_key(3))
-    best, _ = jax.jit(jax.vmap(bayes_limit))(tables, truth)
+    best = np.stack([bayes_limit(one_of(tables, i), one_of(truth, i))[0] for i in range(30)])
 
     @jax.jit
     @jax.vmap

@@ -9,13 +9,16 @@ Numbers of rows, groups and columns vary below those of a `Shape`; what is beyon
 normal differences of level and slopes, normal noise. `bayes_limit` is that prediction, the mixed model's with the true
 variances."""
 
+import operator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from stmaml.benchmarks.hierarchy_columns import Columns, bernoulli, draw_columns, log_uniform
@@ -210,24 +213,27 @@ def with_level(x: Float[Array, "*g s c"]) -> Float[Array, "*g s k"]:
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x], axis=-1)
 
 
-def bayes_limit(table: Table, truth: Variances) -> tuple[Float[Array, "g s"], Float[Array, "g s"]]:
+def bayes_limit(table: Table, truth: Variances) -> tuple[Float[np.ndarray, "g s"], Float[np.ndarray, "g s"]]:
     """Mean and variance of the target of each asked row of one table given all labelled rows, when the variances are
-    known: a conditional normal distribution. Zero elsewhere."""
-    count = table.row.size
-    z, y, group = (
-        with_level(table.x).reshape(count, -1),
-        table.y.reshape(count),
-        jnp.arange(count) // table.row.shape[1],
+    known: a conditional normal distribution, in double precision. Zero elsewhere."""
+    slope, group, noise, centre = (
+        np.asarray(part, dtype=float) for part in (truth.slope, truth.group, truth.noise, truth.mean)
     )
-    same = group[:, None] == group[None]
-    signal = (z * truth.slope[None]) @ z.T + same * ((z * truth.group[None]) @ z.T)
-    known = table.labelled.reshape(count)
-    both = known[:, None] * known[None]
-    matrix = both * signal + jnp.diag(jnp.where(known > 0, truth.noise, 1.0))
-    cross = signal * known[None]  # of each row with the labelled ones
-    right = jnp.concatenate([(known * (y - truth.mean))[:, None], cross.T], axis=1)
-    solved = jnp.linalg.solve(matrix, right)
-    mean = truth.mean + cross @ solved[:, 0]
-    variance = jnp.diag(signal) - jnp.einsum("nk,kn->n", cross, solved[:, 1:]) + truth.noise
-    asked = table.asked
-    return mean.reshape(asked.shape) * asked, variance.reshape(asked.shape) * asked
+    known, asked = np.argwhere(np.asarray(table.labelled) > 0), np.argwhere(np.asarray(table.asked) > 0)
+    places = np.concatenate([known, asked])
+    z = np.insert(np.asarray(table.x, dtype=float)[tuple(places.T)], 0, 1.0, axis=1)
+    same = places[:, :1] == places[:, 0][None]
+    signal = (z * slope[None]) @ z.T + same * ((z * group[None]) @ z.T)
+    count = len(known)
+    gain = np.linalg.solve(signal[:count, :count] + noise * np.eye(count), signal[:count, count:])
+    y = np.asarray(table.y, dtype=float)[tuple(known.T)]
+    mean, variance = np.zeros((2, *table.row.shape))
+    mean[tuple(asked.T)] = centre + (y - centre) @ gain
+    left = np.diag(signal)[count:] - np.sum(signal[:count, count:] * gain, axis=0)
+    variance[tuple(asked.T)] = left + noise
+    return mean, variance
+
+
+def one_of(tables: Any, place: int) -> Any:
+    """One of several tables, or what was known of it."""
+    return jax.tree.map(operator.itemgetter(place), tables)

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float
 ROUNDS = 8
 PULL, LEVEL, SLOPES = 2.0, 0.3, 0.1  # variances are as if so many more groups had been seen that have these
 RIDGE = 1.0
-LEAST_NOISE = 1e-4
+ROUNDING = 1e-6
+LEAST_NOISE, MOST_VARIANCE = 3e-4, 30.0
 MOST_HELD = 0.99  # of a row's own say in what is predicted for it
 
 
@@ -85,7 +86,8 @@ def _sums(z: Array, y: Array, labelled: Array) -> _Sums:
 def _learn(sums: _Sums) -> tuple[Array, Array, Array, Array]:
     """Coefficients that all groups share, their covariance, variances across groups, and that of the noise."""
     k = sums.cross.shape[1]
-    start = jnp.full(k, SLOPES / k).at[0].set(LEVEL)
+    real = (jnp.diagonal(sums.gram.sum(0)) > 0).sum()  # the level and all columns but padding
+    start = jnp.full(k, SLOPES / jnp.maximum(real, 1)).at[0].set(LEVEL)
     there = (sums.count > 0).astype(start.dtype)
 
     def revise(_: Any, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
@@ -103,7 +105,8 @@ def _learn(sums: _Sums) -> tuple[Array, Array, Array, Array]:
         fit = jnp.einsum("gk,gkl,gl->g", whole, sums.gram, whole) - 2 * jnp.sum(whole * sums.cross, axis=1)
         left_over = (sums.square + fit + noise * jnp.einsum("gkl,glk->g", inverse, sums.gram)).sum()
         noise = (jnp.maximum(left_over, 0.0) + LEAST_NOISE) / (sums.count.sum() + 1)
-        return mean, covariance, both / (there.sum() + PULL), jnp.maximum(noise, LEAST_NOISE)
+        variance = jnp.minimum(both / (there.sum() + PULL), MOST_VARIANCE)
+        return mean, covariance, variance, jnp.maximum(noise, LEAST_NOISE)
 
     first = (jnp.zeros(k), jnp.eye(k), start, jnp.asarray(0.5, dtype=start.dtype))
     return jax.lax.fori_loop(0, ROUNDS, revise, first)
@@ -133,12 +136,15 @@ def inverted(matrix: Float[Array, "*g k k"]) -> Float[Array, "*g k k"]:
     """The inverse of symmetric positive matrices by sweeping one column after the other: many small ones at once, which
     a library's solver takes in turn."""
     k, lead = matrix.shape[-1], (1,) * (matrix.ndim - 2)
+    least = ROUNDING * jnp.diagonal(
+        matrix, axis1=-2, axis2=-1
+    )  # what rounding leaves of a column that others say all of
 
     def sweep(p: Any, m: Array) -> Array:
         mine = jax.nn.one_hot(p, k, dtype=m.dtype)
         cross = (mine[:, None] + mine[None]).reshape(*lead, k, k)  # 1 in row and column of the pivot, 2 where they meet
         column = jnp.take(m, p, axis=-1)
-        pivot = jnp.take(column, p, axis=-1)[..., None, None]
+        pivot = jnp.maximum(jnp.take(column, p, axis=-1), jnp.take(least, p, axis=-1))[..., None, None]
         inside = m - column[..., :, None] * column[..., None, :] / pivot
         return jnp.where(cross == 0, inside, jnp.where(cross == 1, m / pivot, -1 / pivot))
 

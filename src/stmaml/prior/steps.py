@@ -38,8 +38,7 @@ def begin(weights: Any) -> Memory:
 
 def moved(weights: Any, slopes: Any, memory: Memory, rate: Float[Array, ""]) -> tuple[Any, Memory]:
     """The weights a step later."""
-    size = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(slopes)))
-    share = jnp.minimum(1.0, LONGEST / (size + 1e-9))
+    share = jnp.minimum(1.0, LONGEST / (length(slopes) + 1e-9))
     blocks, rest = _apart(slopes)
     momentum = jax.tree.map(lambda old, new: KEEP * old + share * new, memory.momentum, blocks)
     ahead = jax.tree.map(lambda old, new: KEEP * old + share * new, momentum, blocks)
@@ -52,6 +51,11 @@ def moved(weights: Any, slopes: Any, memory: Memory, rate: Float[Array, ""]) -> 
     moves = _together(weights, turned, back(step))
     new = jax.tree.map(lambda weight, move: weight * (1 - DECAY * rate) - rate * move, weights, moves)
     return new, Memory(momentum, first, second, count)
+
+
+def length(slopes: Any) -> Float[Array, ""]:
+    """Of all slopes together."""
+    return jnp.sqrt(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(slopes)]).sum())
 
 
 def orthogonal(matrix: Float[Array, "n d d"]) -> Float[Array, "n d d"]:

@@ -18,11 +18,11 @@ from jaxtyping import Array, Float
 
 from stmaml.benchmarks.hierarchies import Shape, Table, sample_tables, table_key
 from stmaml.prior.learner import About, Groups, Learner, Said
-from stmaml.prior.steps import Memory, begin, moved
+from stmaml.prior.steps import Memory, begin, length, moved
 
 FAR = 30.0  # spreads of the linear model: beyond, a target says only that it is an outlier
 TASK_SHARE = 0.1
-SHAPES = ((Shape(20, 8, 14, 6), 96), (Shape(12, 5, 24, 14), 40))
+SHAPES = ((Shape(20, 8, 14, 6), 64), (Shape(12, 5, 24, 14), 28))
 """What tables are like that are trained on side by side, and how many of them at a step."""
 
 
@@ -94,11 +94,13 @@ def train_loss(weights: Any, static: Any, table: Table, half: bool) -> tuple[Flo
 def one_step(
     static: Any, piece: Piece, state: State, table: Table, rate: Float[Array, ""]
 ) -> tuple[State, Float[Array, ""]]:
-    """The state after a step, and the loss before it."""
+    """The state after a step, and the loss before it. A step whose numbers have run away is not taken."""
     slopes, main = jax.grad(train_loss, has_aux=True)(state.weights, static, table, piece.half)
     weights, memory = moved(state.weights, slopes, state.memory, rate)
     mean = jax.tree.map(lambda old, new: piece.keep * old + (1 - piece.keep) * new, state.mean, weights)
-    return State(weights, mean, memory), main
+    finite = jnp.isfinite(length(slopes))
+    kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), State(weights, mean, memory), state)
+    return kept, jnp.where(finite, main, jnp.nan)
 
 
 def train_piece(
@@ -125,7 +127,7 @@ def train_piece(
             state, loss = work(state, draw(jr.fold_in(key, step)), rate)
             found, step = [*found, loss], step + 1
             if step % piece.look == 0:
-                mean = float(jnp.stack(found).mean())
+                mean = float(jnp.nanmean(jnp.stack(found)))
                 found = []
                 yield step, time.monotonic() - begun, mean, eqx.combine(state.mean, static)
         yield step, time.monotonic() - begun, math.nan, eqx.combine(state.mean, static)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -38,7 +39,7 @@ def load_weights(path: Path) -> Learner:
     return eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), wide), rest)
 
 
-def _named(learner: Learner) -> dict[str, jax.Array]:
+def _named(learner: Learner) -> dict[str, Any]:
     arrays = eqx.filter(learner, lambda leaf: isinstance(leaf, jax.Array | jax.ShapeDtypeStruct))
     leaves = jax.tree_util.tree_leaves_with_path(arrays)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
