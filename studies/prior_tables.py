@@ -168,7 +168,7 @@ def run(flags: argparse.Namespace) -> None:
         for number in range(flags.splits)
         if (name, number, size, flags.ordered) not in done
     ]
-    wanted.sort(key=lambda item: (item[1], item[2] > 0, -item[0].stat().st_size))
+    wanted.sort(key=lambda item: (item[1], item[0].stat().st_size, item[2]))
     until = float(os.environ.get("DEADLINE", "inf")) - 20
     with ProcessPoolExecutor(flags.jobs, mp_context=get_context("spawn")) as pool, flags.out.open("a") as file:
         if flags.direct:
@@ -183,8 +183,7 @@ def run(flags: argparse.Namespace) -> None:
                 _write(future, futures[future], file)
         except TimeoutError:
             print("out of time; what is done is kept", flush=True)
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(pool._processes.values()):
+            for process in list((pool._processes or {}).values()):
                 process.kill()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -37,20 +37,24 @@ class FittedPrior:
     kept: Kept
     learner: Learner
 
+    @cached_property
+    def memory(self) -> Memory:
+        """What the learner remembers of the rows."""
+        return recall(self.learner, self.kept)
+
     def predict(self, tasks: Tasks) -> Forecast:
         """Mean and variances, or class probabilities."""
         total, classes = len(tasks.asked), self.kept.num_classes
         found = Forecast(np.zeros((total, classes) if classes else total), np.zeros(total), np.zeros(total))
-        memory = recall(self.learner, self.kept)
         asked = questions(tasks.support, tasks.query, tasks.rows.y)
         for slots in sorted({one.slots for one in asked}):
             alike = [one for one in asked if one.slots == slots]
             for first in range(0, len(alike), AT_ONCE):
-                self._fill(memory, tasks.rows, alike[first : first + AT_ONCE], found)
+                self._fill(tasks.rows, alike[first : first + AT_ONCE], found)
         return found
 
-    def _fill(self, memory: Memory, rows: GroupedRows, some: list[Question], found: Forecast) -> None:
-        mean, variance, task, odds = respond(self.learner, memory, self.kept, rows.x, rows.y, some)
+    def _fill(self, rows: GroupedRows, some: list[Question], found: Forecast) -> None:
+        mean, variance, task, odds = respond(self.learner, self.memory, self.kept, rows.x, rows.y, some)
         for i, one in enumerate(some):
             mine = slice(len(one.labelled), len(one.labelled) + len(one.asked))
             there = slice(one.place, one.place + len(one.asked))
