@@ -7,6 +7,7 @@ import pytest
 
 from stmaml import FewShotRegressor
 from stmaml.pool.base import Column, Draw, GroupedRows
+from stmaml.pool.model import PoolModel
 from stmaml.pool.prior import FittedPrior, Prior, shares
 from stmaml.prior.learner import Learner, Sizes
 from stmaml.prior.reading import MOST_COLUMNS, MOST_ROWS, keep_rows, limits_said, questions
@@ -155,6 +156,7 @@ def test_an_estimator_with_the_prior_needs_no_training(shipped):
     mine = new.group == 0
     adapted = made.fit(new.x[mine][:4], new.y[mine][:4])
     assert np.corrcoef(adapted.predict(new.x[mine][4:]), new.y[mine][4:])[0, 1] > 0.8
+    assert isinstance(made.meta_model_, PoolModel)
     assert list(made.meta_model_.members) == ["prior"]
 
 

@@ -96,7 +96,8 @@ def test_padded_rows_and_groups_change_nothing(learner: Learner, table):
 def test_padded_columns_change_nothing(learner: Learner, table):
     train, new, about = table
     wide = [Groups(jnp.pad(part.x, (*((0, 0),) * 3, (0, 2))), part.y, part.labelled) for part in (train, new)]
-    other = About(*(jnp.pad(part, ((0, 0), (0, 2))) for part in (about.column, about.kind)), about.is_class)
+    column, kind = (jnp.pad(part, ((0, 0), (0, 2))) for part in (about.column, about.kind))
+    other = About(column, kind, about.is_class)
     same(ask(learner, table), ask(learner, (wide[0], wide[1], other)))
 
 
