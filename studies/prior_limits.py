@@ -1,6 +1,6 @@
 """How far the prior over tables is from the best that can be known, on made-up tables it has not seen.
 
-    python studies/prior_limits.py --out FILE.jsonl [--weights FILE] [--tables 20]
+    python studies/prior_limits.py --out FILE.jsonl --weights FILE [--tables 20]
     python studies/prior_limits.py --show FILE.jsonl
 
 For linear tables the limit is exact (`bayes_limit`); for all others there is none, and the prior stands beside a mixed
@@ -51,7 +51,7 @@ def scores(mean: np.ndarray, variance: np.ndarray, y: np.ndarray) -> dict[str, f
 
 def run(flags: argparse.Namespace) -> None:
     known = {member.name: member for member in [*mixed.MEMBERS, *boosted.MEMBERS]}
-    prior = Prior(Path(flags.weights)) if flags.weights else Prior()
+    prior = Prior(Path(flags.weights))
     members = [prior, *(known[name] for name in FITTED)]
     until = float(os.environ.get("DEADLINE", "inf")) - 15
     with flags.out.open("a") as file:
@@ -117,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--show", type=Path, nargs="*")
-    parser.add_argument("--weights", default="")
+    parser.add_argument("--weights")
     parser.add_argument("--tables", type=int, default=20)
     flags = parser.parse_args()
     if flags.out:

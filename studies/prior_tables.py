@@ -1,7 +1,7 @@
 """The prior over tables on public ones: alone, and the pool with and without it.
 
     python studies/tables.py --open FOLDER                                  read the tables and keep their rows
-    python studies/prior_tables.py --run FOLDER --out FILE.jsonl --half development [--weights FILE] [--jobs 16]
+    python studies/prior_tables.py --run FOLDER --out FILE.jsonl --half development --weights FILE [--jobs 16]
     python studies/prior_tables.py --show FILE.jsonl [...]
 
 Groups are dealt into five parts as in `tables.py`; each is predicted by what was fitted to all groups of the other
@@ -41,7 +41,7 @@ def fit_and_score(path: Path, number: int, size: int, ordered: bool, weights: st
     table = opened(path)
     split = Split.of(table, number, ordered=ordered)
     train = _some(split.train, size, number)
-    prior = Prior(Path(weights)) if weights else Prior()
+    prior = Prior(Path(weights))
     members = [prior, *(one for one in usual_members(train) if not alone or one.name in QUICK)]
     most = usual_shots(train.counts)
     fold = np.random.default_rng(11).permutation(train.num_groups) % min(FOLDS, train.num_groups)
@@ -85,7 +85,7 @@ def score_directly(
     table = opened(path)
     split = Split.of(table, number, ordered=ordered)
     train = _some(split.train, size, number)
-    prior = Prior(Path(weights)) if weights else Prior()
+    prior = Prior(Path(weights))
     members = [prior, *(one for one in usual_members(train) if one.name in QUICK)]
     members = [one for one in members if not only or one.name in only]
     records = []
@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", default=[])
     parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--splits", type=int, default=SPLITS)
-    parser.add_argument("--weights", default="", help="those of the package if not given")
+    parser.add_argument("--weights")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--ordered", action="store_true")
     parser.add_argument("--alone", action="store_true", help="beside mixed models alone")

@@ -1,9 +1,9 @@
-"""A member of a pool that is not trained: a learner that ships with the package and has seen many made-up tables."""
+"""A member of a pool that is not trained: a learner that has seen many made-up tables. No pool has it unless a study
+puts it there: its weights do not ship (docs/prior.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from importlib import resources
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +17,6 @@ from stmaml.prior.weights import load_weights
 NAME = "prior"
 MIN_GROUPS = 3
 KINDS = ("number", "flag", "wave")
-
-
-def weights_path() -> Path:
-    """Where the package's weights lie."""
-    return Path(str(resources.files("stmaml").joinpath("pretrained", "tables", "weights.npz")))
-
-
-@lru_cache(maxsize=1)
-def shipped_learner() -> Learner:
-    """The learner of the package."""
-    return load_weights(weights_path())
 
 
 @dataclass(frozen=True)
@@ -65,7 +54,7 @@ class FittedPrior:
                 found.noise_variance[there] = variance[0, i, mine] - task[0, i, mine]
 
     def state(self) -> Arrays:
-        """The rows; the weights are the package's."""
+        """The rows; the weights have a file of their own."""
         kept = self.kept
         number = np.array(kept.num_classes)
         return {
@@ -88,10 +77,9 @@ def shares(odds: Shaped[np.ndarray, "b n"]) -> Shaped[np.ndarray, "n c"]:
 
 @dataclass(frozen=True)
 class Prior:
-    """The shipped learner as a member of a pool."""
+    """The learner of a file of weights as a member of a pool."""
 
-    weights: Path | None = None
-    """Those of the package if not given."""
+    weights: Path
     name: str = NAME
 
     def suits(self, rows: GroupedRows) -> bool:
@@ -110,9 +98,9 @@ class Prior:
         return fit_one_by_one(self, rows, parts, draw)
 
     def restore(self, state: Arrays) -> FittedPrior:
-        """The rows back, with the package's weights."""
+        """The rows back, with the weights."""
         rows = state["x"], state["y"], state["group"]
         return FittedPrior(Kept(*rows, state["chosen"], state["kind"], int(state["classes"])), self._learner())
 
     def _learner(self) -> Learner:
-        return shipped_learner() if self.weights is None else load_weights(self.weights)
+        return load_weights(self.weights)

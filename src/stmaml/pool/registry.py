@@ -5,7 +5,6 @@ from stmaml.methods import METHODS
 from stmaml.pool import boosted, mixed
 from stmaml.pool.base import GroupedRows, Member
 from stmaml.pool.meta import Meta
-from stmaml.pool.prior import Prior
 
 USUAL_METHOD = "st-maml"
 
@@ -36,4 +35,4 @@ def all_members(*, minutes: float | None = None) -> dict[str, Member]:
     """Every member there is, by name; for classes some have the names of those for numbers, and the first that suits
     is meant."""
     methods: list[Member] = [Meta(method, minutes=minutes) for method in METHODS]
-    return {member.name: member for member in [*mixed.MEMBERS, *boosted.MEMBERS, Prior(), *methods]}
+    return {member.name: member for member in [*mixed.MEMBERS, *boosted.MEMBERS, *methods]}
