@@ -145,6 +145,30 @@ def test_losses_are_those_of_the_mixture():
     assert float(losses(said, classes)[0][0]) == pytest.approx(np.log1p(np.exp(-0.4)), rel=1e-4)
 
 
+def test_a_narrow_answer_that_is_wrong_loses():
+    """Whatever its spread: a loss that bounds targets by the spread of the answer would reward a spread of 0."""
+    table = eqx.tree_at(
+        lambda one: (one.y, one.clean, one.is_class, one.row, one.labelled),
+        jax.eval_shape(lambda: sample_tables(Shape(3, 1, 2, 1), 1, shots=1, key=table_key(0))),
+        (
+            jnp.ones((1, 4, 1)),
+            jnp.ones((1, 4, 1)),
+            jnp.zeros(1, dtype=bool),
+            jnp.ones((1, 4, 1)),
+            jnp.ones((1, 4, 1)).at[:, 3].set(0),
+        ),
+    )
+    found = []
+    for spread in (1.0, 0.1, 0.01, 1e-4):
+        std = spread * jnp.array([1.0, 1.0, 20.0]).reshape(1, 1, 1, 3)
+        task = jnp.full((1, 1, 1), spread)
+        said = Said(jnp.full((1, 1, 1, 3), 1 / 3), jnp.zeros((1, 1, 1, 3)), std, task, jnp.zeros((1, 1, 1)))
+        found.append([float(part[0]) for part in losses(said, table)])
+    main, task = np.array(found).T
+    assert (np.diff(main[1:]) > 0).all()
+    assert (np.diff(task) > 0).all()
+
+
 def test_weights_come_back(learner: Learner, table, tmp_path):
     save_weights(learner, tmp_path / "weights.npz")
     same(ask(learner, table), ask(load_weights(tmp_path / "weights.npz"), table))
