@@ -38,6 +38,7 @@ def test_without_labelled_rows_it_says_what_all_groups_share():
     np.testing.assert_allclose(found.std, found.shared_std, rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shots", [0, 4])
 def test_with_many_groups_it_is_near_the_bayes_limit(shots: int):
     tables, truth = jax.jit(partial(linear_tables, Shape(40, 4, 10, 2), 30, shots=shots))(key=table_key(3))
