@@ -1,0 +1,45 @@
+"""Weights of the learner in a file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from stmaml.border.arrays import pack_arrays
+from stmaml.errors import RunError
+from stmaml.prior.learner import Learner, Sizes
+from stmaml.run_files import read_arrays
+from stmaml.runs import as_json, write_bytes
+
+SETTINGS = "sizes"
+
+
+def save_weights(learner: Learner, path: Path) -> None:
+    """Writes sizes and weights, the latter in half precision."""
+    about = np.frombuffer(json.dumps(as_json(learner.sizes)).encode(), dtype=np.uint8)
+    arrays = {name: np.asarray(leaf).astype(np.float16) for name, leaf in _named(learner).items()}
+    write_bytes(path, pack_arrays({SETTINGS: about, **arrays}))
+
+
+def load_weights(path: Path) -> Learner:
+    """The learner of a file that `save_weights` wrote, in single precision."""
+    arrays = dict(read_arrays(path))
+    sizes = Sizes(**json.loads(arrays.pop(SETTINGS).tobytes()))
+    like = eqx.filter_eval_shape(lambda: Learner(sizes, key=jr.key(0)))
+    named = _named(like)
+    if {name: leaf.shape for name, leaf in named.items()} != {name: array.shape for name, array in arrays.items()}:
+        raise RunError(f"{path} does not hold the weights that its sizes ask for. Install stmaml again.")
+    shapes, rest = eqx.partition(like, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    wide = [jnp.asarray(arrays[name], dtype=jnp.float32) for name in named]
+    return eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), wide), rest)
+
+
+def _named(learner: Learner) -> dict[str, Any]:
+    arrays = eqx.filter(learner, lambda leaf: isinstance(leaf, jax.Array | jax.ShapeDtypeStruct))
+    leaves = jax.tree_util.tree_leaves_with_path(arrays)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

@@ -1,0 +1,272 @@
+"""The prior over tables on public ones: alone, and the pool with and without it.
+
+    python studies/tables.py --open FOLDER                                  read the tables and keep their rows
+    python studies/prior_tables.py --run FOLDER --out FILE.jsonl --half development --weights FILE [--jobs 16]
+    python studies/prior_tables.py --show FILE.jsonl [...]
+
+Groups are dealt into five parts as in `tables.py`; each is predicted by what was fitted to all groups of the other
+four, to 20 of them, or to 10. With --alone the pool is left out: seconds instead of minutes. Settings may be chosen on
+the development half alone."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from public_tables import DEVELOPMENT, DEVELOPMENT_CLASSES, REPORTING, REPORTING_CLASSES
+
+from stmaml.pool.base import Draw, GroupedRows, Member
+from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, shot_counts
+from stmaml.pool.pooling import learn_pooling
+from stmaml.pool.prior import Prior
+from stmaml.pool.registry import usual_members
+from stmaml.pool.scoring import score_with
+from stmaml.tables.groups import usual_shots
+from tables import SPLITS, Split, opened, read
+
+HALVES = {"development": {**DEVELOPMENT, **DEVELOPMENT_CLASSES}, "reporting": {**REPORTING, **REPORTING_CLASSES}}
+SIZES = (0, 20, 10)  # groups to learn from; 0 for all
+QUICK = ("mixed", "mixed-slopes", "mixed-curves", "mixed-logistic", "shares")
+
+
+def fit_and_score(path: Path, number: int, size: int, ordered: bool, weights: str, alone: bool) -> list[dict[str, Any]]:
+    """A record for each number of labelled rows and each row of the table."""
+    table = opened(path)
+    split = Split.of(table, number, ordered=ordered)
+    train = _some(split.train, size, number)
+    prior = Prior(Path(weights))
+    members = [prior, *(one for one in usual_members(train) if not alone or one.name in QUICK)]
+    most = usual_shots(train.counts)
+    fold = np.random.default_rng(11).permutation(train.num_groups) % min(FOLDS, train.num_groups)
+    held, whole, spent = _fitted(members, train, fold, Draw(most, ordered=ordered), shot_counts(most))
+    without = [HeldOut(one.shots, one.tasks, _less(one.forecasts), one.fold) for one in held]
+    pools = {"pool with prior": learn_pooling(held), "pool": learn_pooling(without)}
+    about = {"table": table.name, "split": number, "ordered": ordered, "size": size}
+    records = []
+    for shots, tasks in split.tests.items():
+        said = {name: member.predict(tasks) for name, member in whole.items()}
+        asked = {
+            name: HeldOut(shots, tasks, part, np.zeros(len(tasks), dtype=int))
+            for name, part in (("pool with prior", said), ("pool", _less(said)))
+        }
+        scored = {name: score_with(asked[name], pooling, table.scale) for name, pooling in pools.items()}
+        rows = {**scored["pool with prior"].rows, **{"pool": scored["pool"].rows["pool"]}}
+        rows["pool with prior"] = scored["pool with prior"].rows["pool"]
+        if not train.num_classes:
+            rows["prior"] = {**rows["prior"], "coverage90": _plain_coverage(said["prior"], tasks)}
+        rows["prior calibrated"] = _calibrated(held, asked["pool with prior"], table.scale)
+        for row, scores in rows.items():
+            values = {name: np.round(each, 7).tolist() for name, each in scores.items()}
+            groups = scored["pool"].groups.tolist()
+            records.append(
+                {
+                    **about,
+                    "shots": shots,
+                    "row": row,
+                    "groups": groups,
+                    "scores": values,
+                    "seconds": round(spent.get(row, sum(spent.values())), 2),
+                }
+            )
+    return records
+
+
+def score_directly(
+    path: Path, number: int, size: int, ordered: bool, weights: str, only: list[str]
+) -> list[dict[str, Any]]:
+    """The prior beside mixed models, each as it stands: nothing is calibrated or pooled."""
+    table = opened(path)
+    split = Split.of(table, number, ordered=ordered)
+    train = _some(split.train, size, number)
+    prior = Prior(Path(weights))
+    members = [prior, *(one for one in usual_members(train) if one.name in QUICK)]
+    members = [one for one in members if not only or one.name in only]
+    records = []
+    for member in members:
+        begun = time.process_time()
+        (fitted,) = member.fit_each(train, [np.arange(train.num_groups)], Draw(usual_shots(train.counts)))
+        said = {shots: fitted.predict(tasks) for shots, tasks in split.tests.items()}
+        spent = round(time.process_time() - begun, 2)
+        for shots, tasks in split.tests.items():
+            scores = {name: np.round(each, 7).tolist() for name, each in _plain_scores(said[shots], tasks).items()}
+            about = {"table": table.name, "split": number, "ordered": ordered, "size": size, "shots": shots}
+            records.append({**about, "row": member.name, "scores": scores, "seconds": spent})
+    return records
+
+
+def _plain_scores(said: Any, tasks: Any) -> dict[str, np.ndarray]:
+    """Scores of each task in spreads of the target, or of classes."""
+    y, count = tasks.rows.y[tasks.asked], np.bincount(tasks.task)
+    if tasks.rows.num_classes:
+        share = said.mean[np.arange(len(y)), y.astype(int)]
+        each = {"nll": -np.log(np.maximum(share, 1e-9)), "accuracy": said.mean.argmax(1) == y}
+    else:
+        off = (y - said.mean) ** 2
+        nll = 0.5 * np.log(2 * np.pi * said.variance) + 0.5 * off / said.variance
+        each = {"mse": off, "nll": nll, "coverage90": off < 1.6449**2 * said.variance}
+    return {name: np.bincount(tasks.task, values) / count for name, values in each.items()}
+
+
+def _some(rows: GroupedRows, size: int, seed: int) -> GroupedRows:
+    if not size or size >= rows.num_groups:
+        return rows
+    return rows.of_groups(np.sort(np.random.default_rng(50 + seed).permutation(rows.num_groups)[:size]))
+
+
+def _fitted(members: list[Member], train: GroupedRows, fold: np.ndarray, draw: Draw, counts: tuple[int, ...]) -> Any:
+    held: list[HeldOut] = []
+    whole: dict[str, Any] = {}
+    spent: dict[str, float] = {}
+    for member in members:
+        begun = time.process_time()
+        mine, fitted = cross_fit([member], train, fold, draw, counts)
+        if not all(np.isfinite(one.forecasts[member.name].mean).all() for one in mine):
+            continue
+        held = mine if not held else [_with(one, other) for one, other in zip(held, mine, strict=True)]
+        whole |= fitted
+        spent[member.name] = time.process_time() - begun
+    return [one for one in held if len(one.tasks)], whole, spent
+
+
+def _with(one: HeldOut, other: HeldOut) -> HeldOut:
+    return HeldOut(one.shots, one.tasks, {**one.forecasts, **other.forecasts}, one.fold)
+
+
+def _less(forecasts: dict[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in forecasts.items() if name != "prior"}
+
+
+def _plain_coverage(said: Any, tasks: Any) -> np.ndarray:
+    """The share of each task's rows within the 90 % interval that the prior gives by itself."""
+    off = np.abs(said.mean - tasks.rows.y[tasks.asked]) / np.sqrt(said.variance)
+    return np.bincount(tasks.task, off < 1.6449) / np.bincount(tasks.task)
+
+
+def _calibrated(held: list[HeldOut], asked: HeldOut, scale: float) -> dict[str, np.ndarray]:
+    """The scores of a pool of the prior alone, whose spread is learnt on held-out groups."""
+    alone = [HeldOut(one.shots, one.tasks, {"prior": one.forecasts["prior"]}, one.fold) for one in held]
+    only = HeldOut(asked.shots, asked.tasks, {"prior": asked.forecasts["prior"]}, asked.fold)
+    return score_with(only, learn_pooling(alone), scale).rows["pool"]
+
+
+def run(flags: argparse.Namespace) -> None:
+    """Fits and scores what is not in the file yet, in several processes."""
+    key = ("table", "split", "size", "ordered")
+    done = {tuple(record[name] for name in key) for record in read([flags.out])} if flags.out.exists() else set()
+    tables = flags.tables or HALVES[flags.half]
+    wanted = [
+        (flags.run / f"{name}.npz", number, size)
+        for name in tables
+        for size in flags.sizes
+        for number in range(flags.splits)
+        if (name, number, size, flags.ordered) not in done
+    ]
+    wanted.sort(key=lambda item: (item[1], item[0].stat().st_size, item[2]))
+    until = float(os.environ.get("DEADLINE", "inf")) - 20
+    with ProcessPoolExecutor(flags.jobs, mp_context=get_context("spawn")) as pool, flags.out.open("a") as file:
+        if flags.direct:
+            futures = {
+                pool.submit(score_directly, *item, flags.ordered, flags.weights, flags.only): item for item in wanted
+            }
+        else:
+            more = (flags.ordered, flags.weights, flags.alone)
+            futures = {pool.submit(fit_and_score, *item, *more): item for item in wanted}
+        try:
+            for future in as_completed(futures, timeout=max(until - time.time(), 1) if until < 1e12 else None):
+                _write(future, futures[future], file)
+        except TimeoutError:
+            print("out of time; what is done is kept", flush=True)
+            for process in list((pool._processes or {}).values()):
+                process.kill()
+
+
+def _write(future: Any, item: tuple[Path, int, int], file: Any) -> None:
+    try:
+        records = future.result()
+    except Exception as error:  # one table that fails must not stop the others
+        print(f"{item[0].stem} {item[1:]}: {type(error).__name__}: {error}", file=sys.stderr)
+        return
+    file.write("".join(json.dumps(record) + "\n" for record in records))
+    file.flush()
+    print(item[0].stem, *item[1:], records[0]["seconds"], "s", flush=True)
+
+
+def show(records: list[dict[str, Any]], base: str) -> None:
+    """For each number of groups and of labelled rows: the error over that of the pool without the prior, as a geometric
+    mean over tables, and the same by table for the prior and the pool with it."""
+    whole = {name: found for name, found in _by_table(records)}
+    for metric in ("mse", "nll", "accuracy", "coverage90"):
+        for size in SIZES:
+            for shots in (0, 2, 5, 10):
+                here = {name: found for (name, s, k, m), found in whole.items() if (s, k, m) == (size, shots, metric)}
+                if here:
+                    _show_one(f"{metric}, {size or 'all'} groups, {shots} rows", here, base, metric)
+
+
+def _show_one(title: str, here: dict[str, dict[str, float]], base: str, metric: str) -> None:
+    print(f"\n{title} ({len(here)} tables)")
+    for row in dict.fromkeys(row for found in here.values() for row in found):
+        mine = {name: found for name, found in here.items() if row in found and base in found}
+        if not mine:
+            continue
+        if metric == "mse":
+            each = {name: found[row] / found[base] for name, found in mine.items()}
+            mean = float(np.exp(np.mean(np.log(list(each.values())))))
+        else:
+            less = 0.0 if metric == "coverage90" else 1.0
+            each = {name: found[row] - less * found[base] for name, found in mine.items()}
+            mean = float(np.mean(list(each.values())))
+        print(f"  {row:20s} {mean:7.3f}  " + " ".join(f"{name}:{value:.3f}" for name, value in each.items()))
+
+
+def _by_table(records: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, int, int, str], dict[str, float]]]:
+    """Mean scores over groups of all splits that every row has."""
+    found: dict[Any, dict[str, dict[int, list[float]]]] = {}
+    for record in records:
+        for metric, values in record["scores"].items():
+            key = (record["table"], record["size"], record["shots"], metric)
+            found.setdefault(key, {}).setdefault(record["row"], {})[record["split"]] = values
+    for key, rows in found.items():
+        common = set.intersection(*(set(parts) for parts in rows.values()))
+        if common:
+            yield (
+                key,
+                {
+                    row: float(np.mean(np.concatenate([parts[i] for i in sorted(common)])))
+                    for row, parts in rows.items()
+                },
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--show", type=Path, nargs="*")
+    parser.add_argument("--half", choices=list(HALVES), default="development")
+    parser.add_argument("--tables", nargs="*", default=[])
+    parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
+    parser.add_argument("--splits", type=int, default=SPLITS)
+    parser.add_argument("--weights")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--ordered", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="beside mixed models alone")
+    parser.add_argument("--direct", action="store_true", help="beside mixed models, nothing calibrated")
+    parser.add_argument("--only", nargs="*", default=[], help="with --direct: members to score")
+    parser.add_argument("--base", default="pool", help="the row that others are shown over")
+    flags = parser.parse_args()
+    if flags.run:
+        run(flags)
+    if flags.show:
+        show(list(read(flags.show)), flags.base)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The prior as a member of a pool: what it reads of a table, what it answers, and what it keeps."""
+
+import jax.random as jr
+import numpy as np
+import pytest
+
+from stmaml.pool.base import Column, Draw, GroupedRows
+from stmaml.pool.prior import FittedPrior, Prior, shares
+from stmaml.prior.learner import Learner, Sizes
+from stmaml.prior.reading import MOST_COLUMNS, MOST_ROWS, keep_rows, limits_said, questions
+from stmaml.prior.weights import save_weights
+
+
+@pytest.fixture(scope="module")
+def member(tmp_path_factory) -> Prior:
+    """With weights that were never trained: it then says about what its linear model does."""
+    path = tmp_path_factory.mktemp("prior") / "weights.npz"
+    save_weights(Learner(Sizes(64, 1, 64, 1), key=jr.key(0)), path)
+    return Prior(path)
+
+
+def made_rows(groups: int, size: int, classes: int = 0, columns: int = 2, seed: int = 0) -> GroupedRows:
+    random = np.random.default_rng(seed)
+    group = np.repeat(np.arange(groups), size)
+    x = random.standard_normal((len(group), columns))
+    level = random.standard_normal(groups)[group]
+    y = x[:, 0] + level + 0.2 * random.standard_normal(len(group))
+    if classes:
+        y = np.digitize(y, np.quantile(y, np.linspace(0, 1, classes + 1)[1:-1])).astype(float)
+    kinds = tuple(Column(f"c{i}", "number") for i in range(columns))
+    return GroupedRows(x, y, group, np.zeros((len(group), 0), dtype=int), kinds, classes)
+
+
+def split(rows: GroupedRows, train: int) -> tuple[GroupedRows, GroupedRows]:
+    return rows.of_groups(np.arange(train)), rows.of_groups(np.arange(train, rows.num_groups))
+
+
+def test_labelled_rows_of_a_group_help(member: Prior):
+    train, new = split(made_rows(12, 8), 8)
+    fitted = member.fit(train, Draw(4))
+    errors, task = [], []
+    for shots in (0, 4):
+        tasks = Draw(4).tasks(new, shots, 1)
+        said = fitted.predict(tasks)
+        errors.append(np.mean((said.mean - tasks.rows.y[tasks.asked]) ** 2))
+        task.append(said.task_variance.mean())
+        assert (said.task_variance > 0).all()
+        assert (said.noise_variance > 0).all()
+    assert errors[1] < 0.5 * errors[0]
+    assert task[1] < task[0]
+
+
+def test_the_unit_of_the_target_is_kept(member: Prior):
+    train, new = split(made_rows(10, 6), 7)
+    tasks = Draw(2).tasks(new, 2, 1)
+    plain = member.fit(train, Draw(2)).predict(tasks)
+    big = member.fit(_scaled(train), Draw(2)).predict(Draw(2).tasks(_scaled(new), 2, 1))
+    np.testing.assert_allclose(big.mean, 50 + 10 * plain.mean, rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(big.variance, 100 * plain.variance, rtol=1e-2)
+
+
+def _scaled(rows: GroupedRows) -> GroupedRows:
+    return GroupedRows(rows.x, 50 + 10 * rows.y, rows.group, rows.levels, rows.columns)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_class_probabilities_sum_to_1(member: Prior, classes: int):
+    train, new = split(made_rows(9, 6, classes), 7)
+    tasks = Draw(2).tasks(new, 2, 1)
+    said = member.fit(train, Draw(2)).predict(tasks)
+    assert said.mean.shape == (len(tasks.asked), classes)
+    np.testing.assert_allclose(said.mean.sum(1), 1, atol=1e-6)
+    assert (said.mean > 0).all()
+
+
+def test_what_was_kept_says_the_same(member: Prior):
+    train, new = split(made_rows(8, 6), 6)
+    fitted = member.fit(train, Draw(2))
+    back = member.restore({name: np.asarray(value) for name, value in fitted.state().items()})
+    tasks = Draw(2).tasks(new, 1, 1)
+    np.testing.assert_array_equal(back.predict(tasks).mean, fitted.predict(tasks).mean)
+    assert isinstance(back, FittedPrior)
+
+
+def test_tables_that_are_too_large_are_thinned_and_that_is_said():
+    rows = made_rows(60, 40, columns=MOST_COLUMNS + 4)
+    kept = keep_rows(rows.x, rows.y, rows.group, np.zeros(MOST_COLUMNS + 4, dtype=int))
+    assert len(kept.y) <= MOST_ROWS
+    assert len(kept.chosen) == MOST_COLUMNS
+    assert 0 in kept.chosen  # the column that the target follows
+    assert len(limits_said(len(rows.y), 60, MOST_COLUMNS + 4)) == 2
+    assert not limits_said(100, 10, 3)
+
+
+def test_rows_without_a_target_are_not_read():
+    rows = made_rows(5, 4)
+    y = np.where(np.arange(20) % 4 == 0, np.nan, rows.y)
+    kept = keep_rows(rows.x, y, rows.group, np.zeros(2, dtype=int))
+    assert len(kept.y) == 15
+    asked = questions((np.arange(4),), (np.arange(4, 8),), y)
+    np.testing.assert_array_equal(asked[0].labelled, [1, 2, 3])
+
+
+def test_shares_of_two_and_of_several_classes():
+    np.testing.assert_allclose(shares(np.array([[0.0, 100.0]])), [[0.5, 0.5], [0.0, 1.0]], atol=1e-9)
+    np.testing.assert_allclose(shares(np.zeros((4, 1))), np.full((1, 4), 0.25))
