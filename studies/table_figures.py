@@ -10,6 +10,7 @@ from scipy.stats import t as student
 
 RIVALS = ("lme4", "lme4-slopes", "gpboost", "gpboost-slopes")
 POOL = "pool"
+AVERAGED = "averaged "
 Values = dict[tuple[int, int], float]
 
 
@@ -36,7 +37,8 @@ class Cell:
 
     def members(self) -> list[str]:
         """All but the pool and what stands outside of it."""
-        return [row for row in self.values[self.metric] if row not in (POOL, *RIVALS)]
+        rows = self.values[self.metric]
+        return [row for row in rows if row not in (POOL, *RIVALS) and not row.startswith(AVERAGED)]
 
     def best(self, rows: Iterable[str]) -> str:
         """The row with the lowest mean, after the fact."""
