@@ -12,10 +12,12 @@ from rich.table import Table
 from stmaml.cli import fail
 from stmaml.cli.progress import showing
 from stmaml.cli.stopping import StopRequest, stop_requests
+from stmaml.compiled import run_in_one_thread
 from stmaml.errors import SettingError
 from stmaml.locks import locked
 from stmaml.pool.fitting import PoolStopped, fit_pool
 from stmaml.pool.on_disk import open_pool_on_disk
+from stmaml.pool.meta import SMALL
 from stmaml.pool.opening import PoolTable, open_pool_table
 from stmaml.pool.store import PoolRun, PoolSettings
 from stmaml.runs import Run
@@ -80,6 +82,8 @@ def _open(config: Config, settings: PoolSettings, seed: int, console: Console) -
 
 
 def _fit(store: PoolRun, table: PoolTable, settings: PoolSettings, console: Console) -> dict[str, Any]:
+    if len(table.rows.y) < SMALL:
+        run_in_one_thread()
     stop = StopRequest(f"stmaml fit --resume {store.folder}")
     console.print(f"pool -> {store.folder}")
     try:

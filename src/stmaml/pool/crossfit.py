@@ -77,7 +77,7 @@ def held_out_tasks(rows: GroupedRows, draw: Draw, counts: Sequence[int], seed: i
 def cross_fit(
     members: Sequence[Member], rows: GroupedRows, fold: Int[np.ndarray, " g"], draw: Draw, counts: Sequence[int]
 ) -> tuple[list[HeldOut], dict[str, Fitted]]:
-    """What each member says of groups it has not seen, for each number of labelled rows; and what answers for new ones."""
+    """What each member says of groups it has not seen, by number of labelled rows; and what answers for new groups."""
     tasks = held_out_tasks(rows, draw, counts)
     whole, forecasts = {}, [dict[str, Forecast]() for _ in counts]
     for member in members:
