@@ -84,6 +84,25 @@ def test_large_tables_learn_from_whole_groups_and_know_the_others(monkeypatch: p
     assert opened(lines().reverse()).names[::-1] == table.names, "which groups train does not depend on their order"
 
 
+def test_large_tables_learn_from_some_rows_of_every_group(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(opening, "MOST_ROWS", 40)
+    monkeypatch.setattr(opening, "FEWEST_KEPT", 3)
+    table = opened(lines())
+    assert table.rows.counts.tolist() == [4] * 10
+    assert table.frame.height == 60
+    assert any("10 of its 10 groups train and are scored, with at most 4 rows of each" in note for note in table.notes)
+    forecast = opening.open_pool_table(lines(), Config(TableConfig("g", "y", order="x")))
+    assert set(forecast.rows.counts) == {6}, "the first rows of a thinned group would be other rows"
+
+
+def test_rows_of_small_groups_are_all_kept_and_large_ones_share_the_rest(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(opening, "MOST_ROWS", 50)
+    monkeypatch.setattr(opening, "FEWEST_KEPT", 3)
+    counts = np.array([2, 5, 100, 40])
+    each = opening._room(counts)
+    assert np.minimum(counts, each).sum() <= 50 < np.minimum(counts, each + 1).sum()
+
+
 def test_known_groups_answer_from_their_rows_and_new_ones_do_not():
     frame = lines()
     model = fitting.fit_pool(opened(frame), MEMBERS).model

@@ -11,6 +11,8 @@ from stmaml.pool.averaging import averaged
 from stmaml.pool.base import Draw, Fitted, Forecast, GroupedRows, Member, Tasks
 
 FOLDS = 5
+FEWER_FOLDS = 3  # of very many groups: what two thirds of them tell is nearly all
+VERY_MANY = 2000
 MAX_TASKS = 300  # held-out tasks for each number of labelled rows, unless there are more groups
 MAX_GROUPS = 1000  # groups that are scored, of those in the table
 MAX_REPEATS = 10
@@ -50,6 +52,7 @@ class HeldOut:
 
 def folds_of(names: Sequence[str], num_folds: int = FOLDS) -> Int[np.ndarray, " g"]:
     """The fold of each group, by the rank of a digest of its name: neither order of rows nor a seed changes it."""
+    num_folds = min(num_folds, FEWER_FOLDS) if len(names) > VERY_MANY else num_folds
     ranked = sorted(range(len(names)), key=lambda i: hashlib.sha256(names[i].encode()).digest())
     fold = np.zeros(len(names), dtype=int)
     fold[ranked] = np.arange(len(names)) % min(num_folds, len(names))
