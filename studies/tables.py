@@ -214,9 +214,11 @@ def main() -> None:
     if flags.run:
         run(flags.run, flags.out, flags.jobs, flags.ordered, flags.tables, tuple(flags.members))
     if flags.show:
-        from table_figures import show
+        from table_figures import show, summarise
 
-        show(list(read(flags.show)))
+        records = list(read(flags.show))
+        show(records)
+        summarise(records)
 
 
 if __name__ == "__main__":
