@@ -8,6 +8,7 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from stmaml.cli import fail
 from stmaml.cli.progress import showing
@@ -82,12 +83,14 @@ def _open(config: Config, settings: PoolSettings, seed: int, console: Console) -
 
 
 def _fit(store: PoolRun, table: PoolTable, settings: PoolSettings, console: Console) -> dict[str, Any]:
-    if len(table.rows.y) < SMALL:
+    small = len(table.rows.y) < SMALL
+    if small:
         run_in_one_thread()
     stop = StopRequest(f"stmaml fit --resume {store.folder}")
     console.print(f"pool -> {store.folder}")
     try:
-        with locked([store.folder]), stop_requests(stop), showing(console, "fitting"):
+        threads = threadpool_limits(1 if small else None, "blas")
+        with locked([store.folder]), stop_requests(stop), showing(console, "fitting"), threads:
             return fit_pool(table, settings, store=store, should_stop=stop.requested).result
     except PoolStopped:
         console.print(f"stopped, members that were done are kept. Go on with: stmaml fit --resume {store.folder}")
