@@ -103,8 +103,10 @@ class Split:
 
 def fit_and_score(path: Path, number: int, ordered: bool, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """A record for each number of labelled rows and each row of the table."""
+    from stmaml.compiled import remember_programs
     from stmaml.pool.registry import members_named
 
+    remember_programs()
     table = opened(path)
     split = Split.of(table, number, ordered=ordered)
     begun, members = time.process_time(), members_named(names, split.train)
@@ -173,7 +175,8 @@ def run(folder: Path, out: Path, jobs: int, ordered: bool, tables: list[str], me
     if ordered:
         paths = [path for path in paths if opened(path).has_order]
     paths.sort(key=lambda path: -path.stat().st_size)  # what takes longest is begun first
-    wanted = [(path, number) for path in paths for number in range(SPLITS) if (path.stem, number, ordered) not in done]
+    # All tables before the next split, so that most programs are compiled by one process and found by the others.
+    wanted = [(path, number) for number in range(SPLITS) for path in paths if (path.stem, number, ordered) not in done]
     context = get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool, out.open("a") as file:
         futures = {
