@@ -17,8 +17,8 @@ from stmaml.compiled import run_in_one_thread
 from stmaml.errors import SettingError
 from stmaml.locks import locked
 from stmaml.pool.fitting import PoolStopped, fit_pool
-from stmaml.pool.on_disk import open_pool_on_disk
 from stmaml.pool.meta import SMALL
+from stmaml.pool.on_disk import open_pool_on_disk
 from stmaml.pool.opening import PoolTable, open_pool_table
 from stmaml.pool.store import PoolRun, PoolSettings
 from stmaml.runs import Run
