@@ -10,6 +10,7 @@ from scipy.stats import t as student
 
 RIVALS = ("lme4", "lme4-slopes", "gpboost", "gpboost-slopes")
 POOL = "pool"
+AVERAGED = "averaged "
 Values = dict[tuple[int, int], float]
 
 
@@ -36,7 +37,8 @@ class Cell:
 
     def members(self) -> list[str]:
         """All but the pool and what stands outside of it."""
-        return [row for row in self.values[self.metric] if row not in (POOL, *RIVALS)]
+        rows = self.values[self.metric]
+        return [row for row in rows if row not in (POOL, *RIVALS) and not row.startswith(AVERAGED)]
 
     def best(self, rows: Iterable[str]) -> str:
         """The row with the lowest mean, after the fact."""
@@ -71,6 +73,52 @@ def show(records: list[dict[str, Any]]) -> None:
             some = [cell for cell in cells if cell.ordered == ordered and cell.metric == metric]
             for shots in sorted({cell.shots for cell in some}):
                 _show([cell for cell in some if cell.shots == shots], len(some))
+
+
+def summarise(records: list[dict[str, Any]]) -> None:
+    """Prints what all tables of a kind say together."""
+    cells = cells_of(records)
+    for ordered in (False, True):
+        for metric in ("mse", "nll"):
+            some = [cell for cell in cells if cell.ordered == ordered and cell.metric == metric]
+            if some:
+                print(f"\n**{'first' if ordered else 'random'} rows, {metric}** ({len(some)} comparisons)\n")
+                _summarise(some)
+    seconds = {(r["table"], r["split"]): (r["seconds"], r["megabytes"]) for r in records if r["row"] == POOL}
+    for table in sorted({name for name, _ in seconds}):
+        spent, memory = zip(*(value for (name, _), value in seconds.items() if name == table), strict=True)
+        print(f"{table}: median {np.median(spent):.1f} s, at most {max(spent):.1f} s, {max(memory)} MB")
+
+
+def _summarise(cells: list[Cell]) -> None:
+    rows = sorted({row for cell in cells for row in cell.values[cell.metric]} - {POOL})
+    for row in rows:
+        logs = [np.log(cell.mean(row) / cell.mean(POOL)) for cell in cells if np.isfinite(cell.mean(row))]
+        print(f"- {row}: {np.exp(np.mean(logs)):.3f} times the pool's error in {len(logs)}, behind it in", end=" ")
+        print(f"{sum(value > 0 for value in logs)}")
+    level = 0.05 / len(cells)
+    for name, others in (("member", None), ("averaged member", AVERAGED), ("rival", RIVALS)):
+        best = [(cell, cell.best(_rows_of(cell, others))) for cell in cells]
+        pairs = [(cell, cell.against(row, level)) for cell, row in best if row]
+        if not pairs:
+            continue
+        within = sum(ratio - half <= 1.02 for _, (ratio, half) in pairs)
+        behind = [f"{cell.table} {cell.shots}" for cell, (ratio, half) in pairs if ratio - half > 1]
+        print(
+            f"- best {name}: median ratio {np.median([ratio for _, (ratio, _) in pairs]):.3f}, within 2 % or", end=" "
+        )
+        print(f"not clearly beyond in {within} of {len(pairs)}; clearly behind: {', '.join(behind) or 'nowhere'}")
+    held = [np.mean(list(cell.values["coverage90"][POOL].values())) for cell in cells if "coverage90" in cell.values]
+    if held:
+        print(f"- 90 % intervals hold {np.mean(held):.3f}, {min(held):.2f} to {max(held):.2f}")
+
+
+def _rows_of(cell: Cell, others: str | tuple[str, ...] | None) -> list[str]:
+    if others is None:
+        return cell.members()
+    if isinstance(others, str):
+        return [row for row in cell.values[cell.metric] if row.startswith(others)]
+    return [*others, "boosting"]
 
 
 def _show(cells: list[Cell], comparisons: int) -> None:

@@ -17,7 +17,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from stmaml.pool.averaging import whole_of
 from stmaml.pool.base import Column, Draw, GroupedRows, Tasks
 from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, shot_counts
 from stmaml.pool.pooling import learn_pooling
@@ -33,6 +34,8 @@ from stmaml.tables.groups import usual_shots
 
 SHOTS = (0, 2, 5, 10)
 SPLITS = 5
+AVERAGED = "averaged "
+"""Before the name of a member whose fits answer together, as they do in a pool."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,10 @@ class Split:
 
 def fit_and_score(path: Path, number: int, ordered: bool, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """A record for each number of labelled rows and each row of the table."""
+    from stmaml.compiled import remember_programs
     from stmaml.pool.registry import members_named
 
+    remember_programs()
     table = opened(path)
     split = Split.of(table, number, ordered=ordered)
     begun, members = time.process_time(), members_named(names, split.train)
@@ -121,9 +126,7 @@ def fit_and_score(path: Path, number: int, ordered: bool, names: tuple[str, ...]
     seconds, memory = time.process_time() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     records = []
     for shots, tasks in split.tests.items():
-        said = {name: member.predict(tasks) for name, member in whole.items()}
-        scored = score_with(HeldOut(shots, tasks, said, np.zeros(len(tasks), dtype=int)), pooling, table.scale)
-        for row, scores in scored.rows.items():
+        for row, groups, scores in _scored(whole, shots, tasks, pooling, table.scale):
             records.append(
                 {
                     "table": table.name,
@@ -131,14 +134,29 @@ def fit_and_score(path: Path, number: int, ordered: bool, names: tuple[str, ...]
                     "ordered": ordered,
                     "shots": shots,
                     "row": row,
-                    "groups": scored.groups.tolist(),
+                    "groups": groups,
                     "scores": {name: np.round(values, 7).tolist() for name, values in scores.items()},
-                    "seconds": round(seconds if row == "pool" else spent[row], 2),
+                    "seconds": round(spent.get(row, seconds), 2),
                     "megabytes": round(memory),
-                    "weight": None if row == "pool" else _weight(pooling, row, shots),
+                    "weight": _weight(pooling, row, shots) if row in spent else None,
                 }
             )
     return records
+
+
+def _scored(
+    whole: dict[str, Any], shots: int, tasks: Tasks, pooling: Any, scale: float
+) -> Iterator[tuple[str, list[int], dict[str, np.ndarray]]]:
+    """The pool; each member fitted once to all groups, as one would fit it alone; and the mean of its fits."""
+    fold = np.zeros(len(tasks), dtype=int)
+    together = {name: member.predict(tasks) for name, member in whole.items()}
+    alone = {name: whole_of(member).predict(tasks) for name, member in whole.items()}
+    found = score_with(HeldOut(shots, tasks, together, fold), pooling, scale)
+    single = score_with(HeldOut(shots, tasks, alone, fold), pooling, scale)
+    for row, scores in found.rows.items():
+        yield row if row == "pool" else f"{AVERAGED}{row}", found.groups.tolist(), scores
+        if row != "pool":
+            yield row, found.groups.tolist(), single.rows[row]
 
 
 def _with(one: HeldOut, other: HeldOut) -> HeldOut:
@@ -157,13 +175,15 @@ def run(folder: Path, out: Path, jobs: int, ordered: bool, tables: list[str], me
     if ordered:
         paths = [path for path in paths if opened(path).has_order]
     paths.sort(key=lambda path: -path.stat().st_size)  # what takes longest is begun first
-    wanted = [(path, number) for path in paths for number in range(SPLITS) if (path.stem, number, ordered) not in done]
+    # All tables before the next split, so that most programs are compiled by one process and found by the others.
+    wanted = [(path, number) for number in range(SPLITS) for path in paths if (path.stem, number, ordered) not in done]
     context = get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=4) as pool, out.open("a") as file:
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool, out.open("a") as file:
         futures = {
             pool.submit(fit_and_score, path, number, ordered, members): (path, number) for path, number in wanted
         }
-        for future, (path, number) in futures.items():
+        for future in as_completed(futures):
+            path, number = futures[future]
             try:
                 records = future.result()
             except Exception as error:  # one table that fails must not stop a study of hours
@@ -197,9 +217,11 @@ def main() -> None:
     if flags.run:
         run(flags.run, flags.out, flags.jobs, flags.ordered, flags.tables, tuple(flags.members))
     if flags.show:
-        from table_figures import show
+        from table_figures import show, summarise
 
-        show(list(read(flags.show)))
+        records = list(read(flags.show))
+        show(records)
+        summarise(records)
 
 
 if __name__ == "__main__":

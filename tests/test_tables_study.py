@@ -68,8 +68,12 @@ def test_scores_are_kept_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     errors = np.concatenate([record["scores"]["mse"] for record in pool])
     assert len(errors) == 12
     assert errors.mean() < 4 * 0.05, "noise of 0.1, in units twice as small"
-    study("table_figures", monkeypatch).show(records)
+    figures = study("table_figures", monkeypatch)
+    figures.show(records)
+    figures.summarise(records)
     printed = capsys.readouterr().out
     assert "**5 labelled rows** (random rows; mse)" in printed
     assert "| lines | 12 |" in printed
     assert "mixed" in printed
+    assert "- best averaged member: median ratio" in printed
+    assert "clearly behind: nowhere" in printed

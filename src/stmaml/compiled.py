@@ -42,6 +42,12 @@ def quick_compilation(version: tuple[int, ...] = jax.__version_info__) -> str:
     return f"{flags} --xla_cpu_use_fusion_emitters=false" if version < (0, 11) else flags
 
 
+def run_in_one_thread() -> None:
+    """Has the programs of this process run in one thread on a CPU, unless the user said how many: threads that wait for
+    each other on small arrays cost several times their work. XLA reads it once, when the first array is made."""
+    os.environ.setdefault("NPROC", "1")
+
+
 def keep_below(folder: Path, most: int) -> None:
     """Removes the files of a folder that were not used for longest, where it holds more bytes than that, until it holds
     half as many. Other processes may do the same at the same time.

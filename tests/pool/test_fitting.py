@@ -1,14 +1,17 @@
 """Fitting a pool: a member that a table defeats is left out, and what is left still predicts."""
 
+import os
 from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 import pytest
 
+from stmaml.compiled import run_in_one_thread
 from stmaml.errors import SourceError
 from stmaml.pool import fitting, opening
 from stmaml.pool.base import Forecast, Tasks
+from stmaml.pool.crossfit import FOLDS, VERY_MANY, folds_of
 from stmaml.pool.mixed.posterior import _root
 from stmaml.pool.registry import members_named
 from stmaml.pool.store import PoolSettings
@@ -82,6 +85,39 @@ def test_large_tables_learn_from_whole_groups_and_know_the_others(monkeypatch: p
     assert table.frame.height == 60
     assert any("6 of its 10 groups train" in note for note in table.notes)
     assert opened(lines().reverse()).names[::-1] == table.names, "which groups train does not depend on their order"
+
+
+def test_large_tables_learn_from_some_rows_of_every_group(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(opening, "MOST_ROWS", 40)
+    monkeypatch.setattr(opening, "FEWEST_KEPT", 3)
+    table = opened(lines())
+    assert table.rows.counts.tolist() == [4] * 10
+    assert table.frame.height == 60
+    assert any("10 of its 10 groups train and are scored, with at most 4 rows of each" in note for note in table.notes)
+    forecast = opening.open_pool_table(lines(), Config(TableConfig("g", "y", order="x")))
+    assert set(forecast.rows.counts) == {6}, "the first rows of a thinned group would be other rows"
+
+
+def test_rows_of_small_groups_are_all_kept_and_large_ones_share_the_rest(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(opening, "MOST_ROWS", 50)
+    monkeypatch.setattr(opening, "FEWEST_KEPT", 3)
+    counts = np.array([2, 5, 100, 40])
+    each = opening._room(counts)
+    assert np.minimum(counts, each).sum() <= 50 < np.minimum(counts, each + 1).sum()
+
+
+def test_very_many_groups_are_dealt_into_fewer_folds():
+    assert folds_of([str(i) for i in range(VERY_MANY)]).max() == FOLDS - 1
+    assert np.bincount(folds_of([str(i) for i in range(VERY_MANY + 1)])).tolist() == [667] * 3
+
+
+def test_one_thread_unless_the_user_said_how_many(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NPROC", "4")
+    run_in_one_thread()
+    assert os.environ["NPROC"] == "4"
+    monkeypatch.delenv("NPROC")
+    run_in_one_thread()
+    assert os.environ["NPROC"] == "1"
 
 
 def test_known_groups_answer_from_their_rows_and_new_ones_do_not():

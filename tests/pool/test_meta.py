@@ -255,3 +255,13 @@ def test_which_tables_suit():
     assert not Meta().suits(table(num_groups=3))
     with pytest.raises(SettingError, match="no method 'mamal'"):
         Meta("mamal")
+
+
+def test_networks_are_large_for_many_rows_on_an_accelerator_alone(monkeypatch: pytest.MonkeyPatch):
+    group = np.repeat(np.arange(1000), 50)
+    empty = np.zeros((len(group), 0), dtype=int)
+    rows = GroupedRows(np.zeros((len(group), 1)), np.zeros(len(group)), group, empty, (Column("x", "number"),))
+    assert Meta().plan(rows, Draw(10)).width == 128
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    assert Meta().plan(rows, Draw(10)).width == 256
+    assert Meta().plan(rows.of_groups(np.arange(10)), Draw(10)).width == 32

@@ -247,3 +247,21 @@ def test_columns_that_repeat_each_other_do_not_explain_the_noise_away():
     model = fitting.fit_model(rows, fitting.Kind(columns=True, slopes=True))
     assert model.scale == pytest.approx(0.2, rel=0.03)
     assert np.abs(model.beta).max() < 100
+
+
+@pytest.mark.parametrize("member", [MIXED, MIXED_CURVES], ids=lambda member: member.name)
+def test_a_column_of_groups_ends_where_training_ended_and_one_of_rows_goes_on(member):
+    random = np.random.default_rng(3)
+    group = np.repeat(np.arange(12), 8)
+    x = np.stack([random.normal(size=12)[group], random.normal(size=96)], axis=1)
+    rows = table(x, x.sum(axis=1) + 0.1 * random.normal(size=96), group)
+    fitted = member.fit_each(rows, [np.arange(12)], Draw(3))[0]
+    edge = x[:, 0].max()
+
+    def said(of_group: float, of_row: float) -> float:
+        asked = table(np.array([[of_group, of_row]]), np.array([np.nan]), np.zeros(1, dtype=int))
+        return float(fitted.predict(Tasks(asked, (np.zeros(0, dtype=int),), (np.zeros(1, dtype=int),))).mean[0])
+
+    assert said(edge + 5, 0.0) == said(edge, 0.0)
+    assert said(edge, 0.0) > said(edge - 1, 0.0) + 0.5
+    assert said(0.0, x[:, 1].max() + 2) > said(0.0, x[:, 1].max()) + 1

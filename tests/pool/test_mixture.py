@@ -5,7 +5,16 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from stmaml.pool.mixture import Mixture, distance
-from stmaml.pool.weights import Costs, contenders, crps_costs, learn_weights, least_cost, log_score_weights, project
+from stmaml.pool.weights import (
+    Costs,
+    class_weights,
+    contenders,
+    crps_costs,
+    learn_weights,
+    least_cost,
+    log_score_weights,
+    project,
+)
 
 RANDOM = np.random.default_rng(3)
 
@@ -136,9 +145,18 @@ def test_projection_is_the_nearest_point_of_the_simplex():
 def test_log_score_weights_are_those_a_plain_search_finds():
     likelihood = RANDOM.uniform(0.05, 1, (2, 200))
     share = np.full(200, 0.1)
-    found = log_score_weights(likelihood, share, 0.0)
+    found = log_score_weights(likelihood, share, np.zeros(2))
     grid = np.linspace(0, 1, 5001)[:, None]
     scores = (share * np.log(grid * likelihood[0] + (1 - grid) * likelihood[1])).sum(1)
     assert found[0] == pytest.approx(grid[scores.argmax(), 0], abs=2e-3)
-    equal = log_score_weights(likelihood, share, 1e6)
+    equal = log_score_weights(likelihood, share, np.full(2, 1e6))
     np.testing.assert_allclose(equal, 0.5, atol=1e-3)
+
+
+def test_classes_are_pulled_towards_those_not_clearly_behind():
+    group = np.repeat(np.arange(30), 5)
+    good = RANDOM.uniform(0.5, 0.9, 150)
+    likelihood = np.stack([good, good * RANDOM.uniform(0.97, 1.03, 150), good / 3])
+    weights = class_weights(likelihood, group)
+    assert weights[2] < 0.01  # behind in every group: no share of the pull is its own
+    np.testing.assert_allclose(weights[:2], 0.5, atol=0.1)

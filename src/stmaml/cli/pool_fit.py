@@ -8,13 +8,16 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 from stmaml.cli import fail
 from stmaml.cli.progress import showing
 from stmaml.cli.stopping import StopRequest, stop_requests
+from stmaml.compiled import run_in_one_thread
 from stmaml.errors import SettingError
 from stmaml.locks import locked
 from stmaml.pool.fitting import PoolStopped, fit_pool
+from stmaml.pool.meta import SMALL
 from stmaml.pool.on_disk import open_pool_on_disk
 from stmaml.pool.opening import PoolTable, open_pool_table
 from stmaml.pool.store import PoolRun, PoolSettings
@@ -80,10 +83,14 @@ def _open(config: Config, settings: PoolSettings, seed: int, console: Console) -
 
 
 def _fit(store: PoolRun, table: PoolTable, settings: PoolSettings, console: Console) -> dict[str, Any]:
+    small = len(table.rows.y) < SMALL
+    if small:
+        run_in_one_thread()
     stop = StopRequest(f"stmaml fit --resume {store.folder}")
     console.print(f"pool -> {store.folder}")
     try:
-        with locked([store.folder]), stop_requests(stop), showing(console, "fitting"):
+        threads = threadpool_limits(1 if small else None, "blas")
+        with locked([store.folder]), stop_requests(stop), showing(console, "fitting"), threads:
             return fit_pool(table, settings, store=store, should_stop=stop.requested).result
     except PoolStopped:
         console.print(f"stopped, members that were done are kept. Go on with: stmaml fit --resume {store.folder}")

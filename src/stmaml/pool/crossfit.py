@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from stmaml.pool.averaging import averaged
 from stmaml.pool.base import Draw, Fitted, Forecast, GroupedRows, Member, Tasks
 
 FOLDS = 5
+FEWER_FOLDS = 3  # of very many groups: what two thirds of them tell is nearly all
+VERY_MANY = 2000
 MAX_TASKS = 300  # held-out tasks for each number of labelled rows, unless there are more groups
 MAX_GROUPS = 1000  # groups that are scored, of those in the table
 MAX_REPEATS = 10
@@ -49,6 +52,7 @@ class HeldOut:
 
 def folds_of(names: Sequence[str], num_folds: int = FOLDS) -> Int[np.ndarray, " g"]:
     """The fold of each group, by the rank of a digest of its name: neither order of rows nor a seed changes it."""
+    num_folds = min(num_folds, FEWER_FOLDS) if len(names) > VERY_MANY else num_folds
     ranked = sorted(range(len(names)), key=lambda i: hashlib.sha256(names[i].encode()).digest())
     fold = np.zeros(len(names), dtype=int)
     fold[ranked] = np.arange(len(names)) % min(num_folds, len(names))
@@ -76,15 +80,14 @@ def held_out_tasks(rows: GroupedRows, draw: Draw, counts: Sequence[int], seed: i
 def cross_fit(
     members: Sequence[Member], rows: GroupedRows, fold: Int[np.ndarray, " g"], draw: Draw, counts: Sequence[int]
 ) -> tuple[list[HeldOut], dict[str, Fitted]]:
-    """What each member says of groups it has not seen, for each number of labelled rows; and each fitted to all."""
+    """What each member says of groups it has not seen, by number of labelled rows; and what answers for new groups."""
     tasks = held_out_tasks(rows, draw, counts)
     whole, forecasts = {}, [dict[str, Forecast]() for _ in counts]
     for member in members:
-        held, final = fold_fits(member, rows, fold, draw)
+        held, whole[member.name] = fold_fits(member, rows, fold, draw)
         said = [out_of_fold(held, one, fold) for one in tasks]
         for by_member, forecast in zip(forecasts, said, strict=True):
             by_member[member.name] = forecast
-        whole[member.name] = final
     found = zip(counts, tasks, forecasts, strict=True)
     return [HeldOut(shots, one, said, fold[one.group]) for shots, one, said in found], whole
 
@@ -92,10 +95,10 @@ def cross_fit(
 def fold_fits(
     member: Member, rows: GroupedRows, fold: Int[np.ndarray, " g"], draw: Draw
 ) -> tuple[list[Fitted], Fitted]:
-    """A fit for each fold, to all groups but those of the fold; and one to all groups."""
+    """A fit for each fold, to all groups but those of the fold; and what answers for new groups."""
     parts = [np.flatnonzero(fold != held) for held in range(fold.max() + 1)] + [np.arange(len(fold))]
     *held, final = member.fit_each(rows, parts, draw)
-    return held, final
+    return held, averaged(final, held, rows)
 
 
 def out_of_fold(fitted: Sequence[Fitted], tasks: Tasks, fold: Int[np.ndarray, " g"]) -> Forecast:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
@@ -116,6 +117,8 @@ class Meta:
         size, groups = len(rows.y), rows.num_groups
         large, huge = size >= SMALL, size >= 50_000
         steps = (4000 if huge else 2000) if large else 1000
+        if huge and jax.default_backend() != "cpu":
+            return self._large_plan(rows, draw)
         return Plan(
             self.method,
             num_inputs=-(-rows.x.shape[1] // 4) * 4,
@@ -127,6 +130,24 @@ class Meta:
             steps=self.steps or steps,
             every=100 if large else 50,
             decay=0.01 if groups >= 100 else 0.1,
+            seed=draw.seed,
+        )
+
+    def _large_plan(self, rows: GroupedRows, draw: Draw) -> Plan:
+        """For many rows and an accelerator: networks and batches of the size of the large preset, slower steps."""
+        return Plan(
+            self.method,
+            num_inputs=-(-rows.x.shape[1] // 4) * 4,
+            num_classes=rows.num_classes,
+            shots=draw.shots,
+            query_size=draw.max_query,
+            width=256,
+            tasks=64,
+            steps=self.steps or 40_000,
+            every=250,
+            patience=8,
+            rate=1e-3,
+            decay=0.01,
             seed=draw.seed,
         )
 

@@ -42,7 +42,7 @@ def _ranked(names: Sequence[str]) -> list[str]:
 def _said(disk: OnDisk, sample: pl.DataFrame) -> str:
     return (
         f"these are some of {disk.survey.rows:,} rows in {disk.survey.groups.height:,} groups, which stay on disk. Up "
-        f"to {MOST_ROWS:,} rows of whole groups train and score all models; the meta-learned one draws tasks from all "
+        f"to {MOST_ROWS:,} rows of them train and score all models; the meta-learned one draws tasks from all "
         f"groups. The {sample.height:,} rows are kept with the pool; for other groups name the table with --support"
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from stmaml.errors import SettingError, SourceError
 from stmaml.pool.base import Draw, GroupedRows
@@ -22,6 +22,7 @@ from stmaml.tables.reading import group_rows
 from stmaml.tables.schema import Schema
 
 MOST_ROWS = 300_000  # that members learn from: more of them, of the same groups' kind, tell hardly more
+FEWEST_KEPT = 30  # rows of a group in a large table: ten to label, as many to ask twice over
 MIN_GROUPS = 4  # with two rows or more: fewer tell nothing of how groups differ
 
 
@@ -57,7 +58,7 @@ def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = 
     whole = in_order(nested(frame, table), table)
     frame, keys = with_targets(whole, table, notes)
     everything = frame
-    frame, keys = enough(frame, keys, notes)
+    frame, keys = enough(frame, keys, notes, thin=table.order is None)
     groups = group_rows(keys)
     _check_groups(groups.count, table)
     if config.schema is None:
@@ -75,20 +76,49 @@ def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = 
     return PoolTable(settings, schema, factors, groups.names, rows, everything, draw, tuple([*said, *few]))
 
 
-def enough(frame: pl.DataFrame, keys: pl.Series, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:
-    """All rows, or those of as many whole groups as MOST_ROWS hold, by a digest of their names."""
+def enough(frame: pl.DataFrame, keys: pl.Series, notes: list[str], *, thin: bool) -> tuple[pl.DataFrame, pl.Series]:
+    """All rows, or MOST_ROWS at most: groups tell more of new groups than further rows of the same ones do, so first
+    each gives as many rows as all can (`thin`), drawn at random; then whole groups are left out."""
     if frame.height <= MOST_ROWS:
         return frame, keys
-    counts = dict(pl.DataFrame({"name": keys}).group_by("name").len().iter_rows())
-    ranked = sorted(counts, key=lambda name: hashlib.sha256(name.encode()).digest())
-    room = np.cumsum([counts[name] for name in ranked]) <= MOST_ROWS
-    kept = [name for name, fits in zip(ranked, room, strict=True) if fits]
+    code = keys.rank("dense").to_numpy().astype(int) - 1
+    each = _room(np.bincount(code)) if thin else frame.height
+    kept = _some_of_each(code, each)
+    kept &= np.isin(code, _first_groups(keys.unique().sort(), np.bincount(code[kept])))
+    count, chosen = len(np.unique(code)), len(np.unique(code[kept]))
+    thinned = f", with at most {each:,} rows of each" if each < np.bincount(code).max() else ""
     notes.append(
-        f"the table is large: {len(kept):,} of its {len(counts):,} groups train and are scored, with at most "
-        f"{MOST_ROWS:,} rows; the rows of all are kept, for when those groups are asked for"
+        f"the table is large: {chosen:,} of its {count:,} groups train and are scored{thinned}, {kept.sum():,} rows in "
+        "all; the rows of all groups are kept, for when those are asked for"
     )
-    chosen = keys.is_in(kept)
-    return frame.filter(chosen), keys.filter(chosen)
+    return frame.filter(pl.Series(kept)), keys.filter(pl.Series(kept))
+
+
+def _room(counts: Int[np.ndarray, " g"]) -> int:
+    """Rows that each group may give."""
+    tried = np.unique(counts)
+    given = np.array([np.minimum(counts, most).sum() for most in tried])
+    fits = tried[given <= MOST_ROWS]
+    below = int(fits[-1]) if len(fits) else 0
+    spare = MOST_ROWS - int(np.minimum(counts, below).sum())
+    return max(below + spare // max(int((counts > below).sum()), 1), FEWEST_KEPT)
+
+
+def _some_of_each(code: Int[np.ndarray, " n"], most: int) -> Bool[np.ndarray, " n"]:
+    """At most so many rows of each group, drawn at random, the same ones every time."""
+    mixed = np.random.default_rng(0).permutation(len(code))
+    order = mixed[np.argsort(code[mixed], kind="stable")]
+    counts = np.bincount(code)
+    kept = np.zeros(len(code), dtype=bool)
+    kept[order] = np.arange(len(code)) - np.repeat(np.cumsum(counts) - counts, counts) < most
+    return kept
+
+
+def _first_groups(names: pl.Series, counts: Int[np.ndarray, " g"]) -> Int[np.ndarray, " k"]:
+    """As many whole groups as MOST_ROWS hold, by a digest of their names."""
+    digests = [hashlib.sha256(name.encode()).digest() for name in names.to_list()]
+    ranked = np.array(sorted(range(len(digests)), key=digests.__getitem__))
+    return ranked[np.cumsum(counts[ranked]) <= MOST_ROWS]
 
 
 def _check_groups(counts: Int[np.ndarray, " g"], table: TableConfig) -> None:

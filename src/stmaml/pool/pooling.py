@@ -12,7 +12,7 @@ from scipy.special import ndtr, ndtri
 from stmaml.pool.base import Forecast
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.mixture import Mixture
-from stmaml.pool.weights import Costs, Weights, crps_costs, learn_weights, log_score_weights
+from stmaml.pool.weights import Costs, Weights, class_weights, crps_costs, learn_weights
 from stmaml.tables.calibration import (
     LEVELS,
     TEMPERATURES,
@@ -25,7 +25,6 @@ from stmaml.tables.calibration import (
 )
 
 WIDENED_BY = 2.0  # groups' worth of belief that a member's own spread is right
-CLASS_SHRINKAGE = 1.0  # groups' worth of belief that members are equally good
 SMALLEST_SHARE = 0.01  # a member with less weight everywhere is not asked
 TRUST = 0.2
 """How far, in logarithms, the spread of a pool is off before calibration: what is believed where groups are few."""
@@ -191,8 +190,7 @@ def costs_of(held: HeldOut, names: Sequence[str], factor: Weights) -> Costs:
 def _class_weights(held: HeldOut, names: Sequence[str]) -> Weights:
     truth, rows = held.y.astype(int), np.arange(len(held.y))
     likelihood = np.stack([np.maximum(held.forecasts[name].mean[rows, truth], 1e-9) for name in names])
-    group = held.tasks.group[held.tasks.task]
-    return log_score_weights(likelihood, 1 / np.bincount(group)[group], CLASS_SHRINKAGE)
+    return class_weights(likelihood, held.tasks.group[held.tasks.task])
 
 
 def _number_calibration(plain: Pooling, held: Sequence[HeldOut]) -> Calibration:

@@ -26,7 +26,7 @@ def result_of(table: PoolTable, pooling: Pooling, held: Sequence[HeldOut], score
     """Scores by number of labelled rows, weights, what each member is worth, and sentences."""
     worth = worth_of(held, pooling)
     found = result_on(table.schema.target, pooling, scored)
-    return {**found, "worth": worth, "notes": [meta_sentence(worth)]}
+    return {**found, "worth": worth, "notes": [meta_sentence(worth, pooling.members)]}
 
 
 def result_on(target: Target, pooling: Pooling, scored: Sequence[Scored]) -> dict[str, Any]:
@@ -83,12 +83,14 @@ def verdict(scored: Sequence[Scored], metric: str) -> str:
     )
 
 
-def meta_sentence(worth: Mapping[str, Mapping[str, Summary]]) -> str:
+def meta_sentence(worth: Mapping[str, Mapping[str, Summary]], members: Sequence[str]) -> str:
     """Whether the meta-learned members earn their place."""
     rows = list(worth.values())
-    meta = [name for name in rows[0] if name in METHODS]
+    meta = [name for name in members if name in METHODS]
     if not meta:
         return "no meta-learned member is in the pool"
+    if len(members) == 1:
+        return f"{meta[0]} is the only member: what others would add is not known"
     gains = [by_member[name] for by_member in rows for name in meta]
     several = ndtri(1 - 0.025 / len(gains)) / ndtri(0.975)  # the level is shared by all numbers of labelled rows
     clear = [one for one in gains if one["mean"] > several * one["ci95"] > 0]

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from stmaml.errors import RunError
+from stmaml.pool.averaging import restored
 from stmaml.pool.base import Arrays, Fitted, Forecast
 from stmaml.pool.group_effects import GroupEffects
 from stmaml.pool.guarantee import Reaches
@@ -141,7 +142,7 @@ class PoolRun:
         known = all_members()
         if name not in known:
             raise RunError(f"{self.folder} has a member '{name}' that this version does not know. Fit again.")
-        return known[name].restore(self.arrays(name))
+        return restored(known[name], self.arrays(name))
 
     def arrays(self, name: str) -> Arrays:
         """The arrays of a member."""

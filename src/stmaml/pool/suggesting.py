@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float, Int
 
+from stmaml.pool.averaging import whole_of
 from stmaml.pool.base import Fitted, Tasks, evenly
 
 MOST = 60  # rows of a group that are thought through
@@ -40,5 +41,5 @@ def _doubt(
     """For each set of labelled rows, the variance that not knowing the group leaves in all rows, over all members."""
     labelled = replace(tasks.rows, y=np.nan_to_num(tasks.rows.y))
     trial = Tasks(labelled, tried, (rows,) * len(tried))
-    whole = np.sum([member.predict(trial).task_variance for member in members.values()], axis=0)
+    whole = np.sum([whole_of(member).predict(trial).task_variance for member in members.values()], axis=0)
     return np.bincount(trial.task, whole)

@@ -20,6 +20,7 @@ from stmaml.pool.mixture import distance
 SHRINKAGE = 1.0  # groups' worth of the pull towards equal shares, for each member
 CLEARLY = 2.0  # standard errors by which a member must be behind the best to be no contender
 SLIGHTLY = 0.02  # a member that is behind by a smaller part is a contender whatever the groups say
+BARELY = 0.005  # the same for classes, whose log-scores differ less
 REACH = 1.0  # how far numbers of labelled rows have a say in each other's weights, in places among those scored
 ROUNDS = 400
 Weights = Float[np.ndarray, " k"]
@@ -82,11 +83,15 @@ def learn_weights(costs: Sequence[Costs]) -> Float[np.ndarray, "c k"]:
 
 def contenders(costs: Costs) -> Weights:
     """Equal shares for the members that are not clearly worse than the best."""
-    alone = costs.own - np.einsum("gii->gi", costs.apart) / 2
+    return _contenders(costs.own - np.einsum("gii->gi", costs.apart) / 2, SLIGHTLY)
+
+
+def _contenders(alone: Float[np.ndarray, "g k"], slightly: float) -> Weights:
+    """The same by the score of each member in each group."""
     best = int(alone.mean(0).argmin())
     behind = alone - alone[:, [best]]
     error = behind.std(0, ddof=1) / len(alone) ** 0.5 if len(alone) > 1 else np.full(alone.shape[1], np.inf)
-    level = behind.mean(0) <= np.maximum(CLEARLY * error, SLIGHTLY * alone.mean(0)[best])
+    level = behind.mean(0) <= np.maximum(CLEARLY * error, slightly * alone.mean(0)[best])
     return level / level.sum()
 
 
@@ -125,15 +130,22 @@ def project(v: Float[np.ndarray, "*m k"]) -> Float[np.ndarray, "*m k"]:
     return np.maximum(v - np.take_along_axis(excess, last, axis=-1), 0.0)
 
 
+def class_weights(likelihood: Float[np.ndarray, "k n"], group: Int[np.ndarray, " n"]) -> Weights:
+    """The weights with the best log-score, every group alike; `likelihood` is what members gave the true class."""
+    group = np.unique(group, return_inverse=True)[1]
+    count = np.bincount(group)
+    alone = np.stack([np.bincount(group, -np.log(each)) / count for each in likelihood], axis=1)
+    return log_score_weights(likelihood, 1 / count[group], SHRINKAGE * len(likelihood) * _contenders(alone, BARELY))
+
+
 def log_score_weights(
-    likelihood: Float[np.ndarray, "k n"], share: Float[np.ndarray, " n"], shrinkage: float
+    likelihood: Float[np.ndarray, "k n"], share: Float[np.ndarray, " n"], prior: Float[np.ndarray, " k"]
 ) -> Weights:
     """The weights with the best log-score, by EM. `share` is what a row counts, 1 in all for each group; a Dirichlet
-    prior of `shrinkage` groups for each member pulls towards equal weights."""
-    members = len(likelihood)
-    weights = np.full(members, 1 / members)
+    prior worth so many groups for each member pulls towards its own shares."""
+    weights = np.full(len(likelihood), 1 / len(likelihood))
     for _ in range(ROUNDS):
         joint = weights[:, None] * likelihood
-        counts = (joint / np.maximum(joint.sum(0), 1e-300)) @ share + shrinkage
+        counts = (joint / np.maximum(joint.sum(0), 1e-300)) @ share + prior
         weights = counts / counts.sum()
     return weights

@@ -6,8 +6,8 @@ import numpy as np
 
 from stmaml.metrics import Summary, summarise
 from stmaml.pool.crossfit import HeldOut
-from stmaml.pool.pooling import CLASS_SHRINKAGE, Pooling, costs_of
-from stmaml.pool.weights import learn_weights, log_score_weights
+from stmaml.pool.pooling import Pooling, costs_of
+from stmaml.pool.weights import class_weights, learn_weights
 
 
 def worth_of(held: Sequence[HeldOut], pooling: Pooling) -> dict[str, dict[str, Summary]]:
@@ -36,14 +36,13 @@ def _class_worth(held: HeldOut, pooling: Pooling) -> dict[str, Summary]:
     likelihood = np.stack([np.maximum(held.forecasts[name].mean[rows, truth], 1e-9) for name in pooling.members])
     group = np.unique(held.tasks.group, return_inverse=True)[1][held.tasks.task]
     count = np.bincount(group)
-    share = 1 / count[group]
     whole = np.bincount(group, -np.log(np.array(pooling.weight[place]) @ likelihood)) / count
     found = {}
     for i, name in enumerate(pooling.members):
         others = np.delete(likelihood, i, axis=0)
         if not len(others):
             continue
-        weights = log_score_weights(others, share, CLASS_SHRINKAGE)
+        weights = class_weights(others, group)
         without = np.bincount(group, -np.log(weights @ others)) / count
         found[name] = summarise((without - whole) / whole.mean())
     return found

@@ -112,8 +112,9 @@ class SummariesMember:
 
 
 def simulated_rows(num_rows: int) -> int:
-    """Asked rows of simulated tasks: several for each row of a small table, two for each of a larger one."""
-    return int(np.clip(4 * num_rows, 3_000, np.clip(2 * num_rows, 10_000, 20_000)))
+    """Asked rows of simulated tasks: several for each row of a small table, two for each of a larger one, and a sixth
+    of those of a very large one."""
+    return int(np.clip(4 * num_rows, 3_000, np.clip(2 * num_rows, 10_000, np.clip(num_rows // 6, 20_000, 50_000))))
 
 
 def summaries_rule(num_rows: int) -> Rule:

@@ -45,10 +45,13 @@ class Design:
     ridged: bool
     """Whether straight lines are shrunk too: columns are many for the rows or groups."""
     levels: Levels
+    reach: Float[np.ndarray, "2 d"]
+    """How far each column counts: a line through one value of each group says little beyond the last of them, so that a
+    column which is the same in all rows of a group ends where training ended; others go on."""
 
     def scaled(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         """Columns about 0 with spread 1."""
-        return (x - self.center) * self.inverse_scale
+        return (np.clip(x, self.reach[0], self.reach[1]) - self.center) * self.inverse_scale
 
     def wide(self, scaled: Float[np.ndarray, "n d"]) -> list[Float[np.ndarray, "n w"]]:
         """Blocks of shrunk columns."""
@@ -91,6 +94,7 @@ class Design:
             "center": self.center,
             "inverse_scale": self.inverse_scale,
             "ridged": np.array(self.ridged),
+            "reach": self.reach,
             "bend_column": np.array(list(self.bends), dtype=int),
             "bend_knots": np.concatenate([np.zeros(0), *(bend.knots for bend in bends)]),
             "bend_num": np.array([len(bend.knots) for bend in bends], dtype=int),
@@ -109,7 +113,7 @@ class Design:
         columns = [int(column) for column in state["bend_column"]]
         levels = Levels.restore(state)
         bent = dict(zip(columns, bends, strict=True))
-        return Design(state["center"], state["inverse_scale"], bent, bool(state["ridged"]), levels)
+        return Design(state["center"], state["inverse_scale"], bent, bool(state["ridged"]), levels, state["reach"])
 
 
 def design_of(rows: GroupedRows, *, columns: bool = True, most_levels: int = MOST_LEVELS) -> Design:
@@ -121,7 +125,14 @@ def design_of(rows: GroupedRows, *, columns: bool = True, most_levels: int = MOS
     scaled = (kept - center) * inverse
     bends = _bends(scaled, [column.kind == "number" for column in rows.columns])
     num = int(live.sum())
-    return Design(center, inverse, bends, num > 7 or 10 * num > rows.num_groups, Levels.of(rows, most_levels))
+    ridged = num > 7 or 10 * num > rows.num_groups
+    return Design(center, inverse, bends, ridged, Levels.of(rows, most_levels), _reach(rows))
+
+
+def _reach(rows: GroupedRows) -> Float[np.ndarray, "2 d"]:
+    """From the least to the most of each column that does not vary within groups; without end for others."""
+    ends = np.stack([rows.x.min(axis=0), rows.x.max(axis=0)]) if len(rows.x) else np.zeros((2, rows.x.shape[1]))
+    return np.where(varies_within(rows), [[-np.inf], [np.inf]], ends)
 
 
 def _kept(x: Float[np.ndarray, "n d"], columns: bool) -> Float[np.ndarray, "n d"]:
