@@ -86,11 +86,12 @@ def test_a_card_has_a_row_for_each_test():
 
 def test_scores_in_a_log_are_read():
     line = '{"run": "a", "event": "score", "test": "2022-10", "mse": [30.5, 2.0], "nll": [2.6, 0.05]}'
-    _, table = study().scores_told(f"words\n{line}\n")
+    words, table = study().scores_told(f"words\n{line}\n", "timed.py --tasks 1000")
+    assert "1,000 test tasks each" in words
     assert table.splitlines()[0] == "| test tasks | mean squared error | negative log-likelihood |"
     assert table.splitlines()[2] == "| 2022, 10 labelled days | 30.5 ± 2.0 | 2.60 ± 0.050 |"
     with pytest.raises(SystemExit, match="no scores"):
-        study().scores_told("words")
+        study().scores_told("words", "")
 
 
 def test_scores_that_move_are_told():
