@@ -21,7 +21,7 @@ import numpy as np
 
 COUNTS = (1, 10, 100)  # rows asked for
 CLIENTS = 32
-ALONE = 40  # requests of a single client
+ALONE = 200  # requests of a single client
 
 
 def started(run: str) -> tuple[subprocess.Popen, int]:
@@ -99,7 +99,9 @@ def main() -> None:
             began = time.perf_counter()
             while len(times) < ALONE and not failures:
                 client(port, path, request_of(about, count), time.monotonic() + 0.001, times, failures)
-            lines.append(row(f"one client, {count} rows", times, len(failures), time.perf_counter() - began))
+            lines.append(
+                row(f"one client, {count} row{'s' * (count > 1)}", times, len(failures), time.perf_counter() - began)
+            )
         times, failures, before = list[float](), list[Any](), resident(process)
         told = (port, path, request_of(about, 10), time.monotonic() + flags.seconds, times, failures)
         threads = [threading.Thread(target=client, args=told) for _ in range(CLIENTS)]

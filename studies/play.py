@@ -171,9 +171,17 @@ def save(frames: list[tuple[Image.Image, int]], path: Path) -> None:
     if path.suffix == ".webp":
         first.save(path, quality=82, method=6, **how)
     else:
-        palette = others[-1].quantize(96)
+        palette = _beside([first, *others][:: max(1, len(frames) // 12)]).quantize(160)
         quantised = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in (first, *others)]
         quantised[0].save(path, optimize=True, **{**how, "append_images": quantised[1:]})
+
+
+def _beside(images: list[Image.Image]) -> Image.Image:
+    """Several pictures in one, for colours that suit all of them."""
+    whole = Image.new("RGB", (images[0].width, images[0].height * len(images)))
+    for i, image in enumerate(images):
+        whole.paste(image, (0, i * image.height))
+    return whole
 
 
 if __name__ == "__main__":

@@ -43,16 +43,17 @@ DATA = {
 }
 LIMITS = {
     "regression2d": (
-        "Two inputs and one real target. Functions of one input expect 1 as the second. Targets far outside of -10 to "
-        "10, inputs outside of the range above and functions of other kinds were never seen."
+        "Two inputs and one real target. Functions of one input expect 1 as the second. Inputs outside of the range "
+        "above, more noise and functions of other kinds were never seen."
     ),
     "completion": (
-        "Grey pictures of 28 x 28 pixels, white on black, like those of its training. It was trained with as many "
-        "observed pixels as stand above; other numbers are guesses at how well it generalises."
+        "Grey pictures of 28 x 28 pixels, white on black, like those of its training. With other numbers of observed "
+        "pixels than those above it works on the page, but was not scored."
     ),
     "weather": (
-        "Daily values of a station in the columns of GSOD, in °F. It is told the season and the rest of the "
-        "day's weather, not the place. It does not forecast: the asked day's other readings must be known."
+        "Daily values of a station in the columns of GSOD, temperatures in °F. It is told the time of year and the "
+        "rest of the weather of a day and, with inputs `-around`, of its neighbours, but not the place. It does not "
+        "forecast: the other readings of the asked day must be known."
     ),
 }
 # Years of weather to play with: stations that no training saw, in the United States, as different as can be.
@@ -85,7 +86,7 @@ def main() -> None:
         benchmark, load_learner(run, experiment, spec, benchmark.own_scaling), load_shipped(folder)
     )
     words = parity_words(before, after)
-    scores = scores_of(run) if flags.log is None else scores_told(flags.log.read_text())
+    scores = scores_of(run) if flags.log is None else scores_told(flags.log.read_text(), run.config()["command"])
     card = card_of(flags.name, run, flags.half, [*scores, *([words] if flags.half else [])])
     ship(run, spec, folder, card=card, half=flags.half)
     if experiment.benchmark == "weather":
@@ -190,9 +191,11 @@ def settings_of(config: dict[str, Any]) -> list[str]:
         "trained": f"{when}, on {device}",
     }
     if "input_range" in tasks:
-        told = {"inputs": "{:g} to {:g}".format(*tasks["input_range"]), "noise": f"{tasks['noise']:g}", **told}
-    if tasks.get("years"):
-        told = {"years": ", ".join(map(str, tasks["years"])), **told}
+        both = " and -5 to 5" if tasks.get("both_ranges") else ""
+        noise = "{:g} to {:g}, not told".format(*tasks.get("noise_range") or [tasks["noise"]] * 2)
+        told = {"inputs": "{:g} to {:g}".format(*tasks["input_range"]) + both, "noise": noise, **told}
+    if "years" in tasks:
+        told = {"years": ", ".join(map(str, tasks["years"])) or "all", "inputs": f"`{tasks['inputs']}`", **told}
     return ["| setting | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in told.items())]
 
 
@@ -208,14 +211,17 @@ def scores_of(run: Run) -> list[str]:
     return [f"± {HALF}; {about}.", table_of([(label, test["metrics"]) for label, test in labelled(chosen)])]
 
 
-def scores_told(log: str) -> list[str]:
-    """The scores that stand in a log of studies/timed.py."""
+def scores_told(log: str, command: str) -> list[str]:
+    """The scores that stand in a log of studies/timed.py, which was run by this command."""
     events = [json.loads(line) for line in log.splitlines() if '"event": "score"' in line]
     if not events:
         raise SystemExit("the log has no scores.")
     rows = [(told["test"], {k: _summary(v) for k, v in told.items() if isinstance(v, list)}) for told in events]
     rows.sort(key=lambda row: [-int(part) for part in row[0].split("-") if part.isdigit()][::-1], reverse=True)
-    return [f"± {HALF}.", table_of([(YEAR_AND_SHOTS.sub(r"\1, \2 labelled days", name), row) for name, row in rows])]
+    tasks = re.search(r"--tasks (\d+)", command)
+    about = f"; {int(tasks[1]):,} test tasks each" if tasks else ""
+    named = [(YEAR_AND_SHOTS.sub(r"\1, \2 labelled days", name), row) for name, row in rows]
+    return [f"± {HALF}{about}.", table_of([("as in training" if name == "test" else name, row) for name, row in named])]
 
 
 def _summary(told: list[float]) -> Summary:

@@ -76,7 +76,7 @@ def _without_paths(config: dict[str, Any]) -> dict[str, Any]:
     """Settings that do not say where files lay on the machine that trained."""
     settings = config["benchmark"]["settings"]
     kept = {name: None if name == "data" else value for name, value in settings.items()}
-    command = re.sub(r"(--(?:data|run|resume))[ =](?:'[^']*'|\S+)", r"\1 ...", config.get("command", ""))
+    command = re.sub(r"(--(?:data|run|resume|start))[ =](?:'[^']*'|\S+)", r"\1 ...", config.get("command", ""))
     return {**config, "command": command, "benchmark": {**config["benchmark"], "settings": kept}}
 
 

@@ -119,16 +119,17 @@ def test_what_is_extra_is_not_compiled_by_a_request(served):
 
 def test_a_program_that_is_not_ready_is_not_waited_for(served):
     with pytest.raises(Refused, match="still being compiled") as refusal:
-        asked_of(served, inner_steps=10)
+        asked_of(served, inner_steps=1)
     assert (refusal.value.status, refusal.value.wait) == (503, 10)
 
 
 def test_inner_steps_are_those_that_are_asked_for(served):
-    """Those of no step are compiled here alone."""
-    served.programs._compile_for(0, 4)
-    want = directly(with_inner_steps(load_pretrained(), 0), 4)[0].mean[:, 0]
-    np.testing.assert_allclose(asked_of(served, inner_steps=0, draws=4)["mean"], want, rtol=1e-3, atol=1e-3)
-    assert np.abs(np.array(asked_of(served, draws=4)["mean"]) - want).max() > 0.1
+    """Those of one step are compiled here alone."""
+    served.programs._compile_for(1, 4)
+    want = directly(with_inner_steps(load_pretrained(), 1), 4)[0].mean[:, 0]
+    said = np.array(asked_of(served, inner_steps=1, draws=4)["mean"])
+    np.testing.assert_allclose(said, want, rtol=1e-3, atol=1e-3)
+    assert np.abs(np.array(asked_of(served, draws=4)["mean"]) - said).max() > 0
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_inner_steps_are_those_that_are_asked_for(served):
         ({"query": {"x": []}}, "no input"),
         ({"support": {"x": [[0, 1]], "y": [1, 2]}}, "a target for each of the 1 inputs; got 2"),
         ({"support": {"x": [[0, 1]] * 9, "y": [1] * 9}}, "at most 8 rows"),
-        ({"inner_steps": 3}, "one of 0, 1, 5, 10"),
+        ({"inner_steps": 3}, "one of 0, 1"),
         ({"draws": 65}, "from 1 to 8"),
     ],
 )
@@ -185,7 +186,7 @@ def test_digits_that_nobody_reads_are_left_out():
 
 
 def test_shipped_learners_are_found_and_runs_get_names_of_their_own(monkeypatch):
-    assert "regression2d" in [source.folder.name for source in shipped_sources()]
+    assert shipped_sources()[0].folder.name == "regression2d"
     first, second = open_all([Source(SHIPPED), Source(SHIPPED)])
     assert (first.card.name, second.card.name) == ("regression2d", "regression2d-2")
 

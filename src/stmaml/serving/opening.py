@@ -3,7 +3,6 @@
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from stmaml.benchmarks import BENCHMARKS
@@ -13,10 +12,12 @@ from stmaml.conditions import slugify
 from stmaml.errors import RunError, SettingError
 from stmaml.runs import Run
 from stmaml.serving.base import AbstractServed, Card
+from stmaml.shipped import pretrained_folder, pretrained_names
 
 PAGES = {"curves": "curves", "pixels": "pixels", "years": "years", "table": "tables"}
 """Modules of this room by the pages of benchmarks; each opens with `open_run(run, card, data)`."""
 CARD_FILE = "card.md"
+FIRST = "regression2d"
 MOST_CARD = 100_000  # characters of a model card that are shown
 Opener = Callable[[Run, Card, str | None], AbstractServed]
 
@@ -30,9 +31,9 @@ class Source:
 
 
 def shipped_sources() -> list[Source]:
-    """The learners that come with the package: whatever folders of weights it has."""
-    home = Path(str(resources.files("stmaml").joinpath("pretrained")))
-    return [Source(path, shipped=True) for path in sorted(home.glob("*")) if (path / "config.json").is_file()]
+    """The learners that come with the package; first the one whose page opens first."""
+    names = sorted(pretrained_names(), key=lambda name: (name != FIRST, name))
+    return [Source(pretrained_folder() / name, shipped=True) for name in names]
 
 
 def open_all(sources: list[Source], data: str | None = None) -> list[AbstractServed]:

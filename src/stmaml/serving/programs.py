@@ -84,7 +84,7 @@ class Programs:
         self._spec, self.sizes = spec, sizes
         self.steps = offered_steps(learner)
         self._learners = {steps: with_inner_steps(learner, steps) for steps in self.steps} or {0: learner}
-        self._once = {steps: same_in_all(one, spec, sizes) for steps, one in self._learners.items()}
+        self._once: dict[int, tuple[bool, ...]] = {}
         self._adapting: dict[tuple[int, int], Callable[..., Draws]] = {}
         self._answering: dict[Hashable, Callable[..., dict[str, Array]]] = {}
 
@@ -98,7 +98,10 @@ class Programs:
                 yield self._compile_for(steps, shots)
 
     def _compile_for(self, steps: int, shots: int, *, few: bool = False) -> str:
-        told = self._learners[steps], blank(self._spec, shots), self.sizes.draws, self._once[steps], jr.key(0)
+        learner = self._learners[steps]
+        if steps not in self._once:
+            self._once[steps] = same_in_all(learner, self._spec, self.sizes)
+        told = learner, blank(self._spec, shots), self.sizes.draws, self._once[steps], jr.key(0)
         adapting = self._adapting.get((steps, shots)) or _compiled_later(_adapt).lower(*told).compile()
         drawn = adapting(*told)
         for count in {min(FEW, drawn.count), *(() if few else (drawn.count,))}:
