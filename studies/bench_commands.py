@@ -30,6 +30,7 @@ def run_start() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
         table, asked, known = write_table(room, 2_000)
+        asked = asked.drop("truth")
         ten, one = asked.head(10), asked.filter(pl.col("group") == asked["group"][0])
         ten.write_csv(room / "ten.csv")
         one.write_csv(room / "one.csv")
@@ -93,14 +94,14 @@ def run_tables(largest: int) -> list[dict[str, Any]]:
 
 def _own(table: Path, room: Path) -> dict[str, Any]:
     fit = ["fit", str(table), "--task", "group", "--target", "y", "--run", str(room / "fit"), "--minutes", MINUTES]
-    ask = ["--query", str(room / "ask.parquet"), "--support", str(room / "known.parquet")]
+    pl.read_parquet(room / "ask.parquet").drop("truth").write_parquet(room / "query.parquet")
+    ask = ["--query", str(room / "query.parquet"), "--support", str(room / "known.parquet")]
     fitted = _run(_stmaml(fit), None)
     asked = _run(_stmaml(["predict", str(room / "fit"), *ask, "--out", str(room / "out.csv")]), None)
     error = float("nan")
     if asked["code"] == 0:
         found, truth = pl.read_csv(room / "out.csv"), pl.read_parquet(room / "ask.parquet")["truth"].to_numpy()
-        column = next(name for name in found.columns if name in ("y_mean", "mean", "y"))
-        error = float(np.sqrt(np.mean((found[column].to_numpy() - truth) ** 2)))
+        error = float(np.sqrt(np.mean((found["prediction"].to_numpy() - truth) ** 2)))
     return {"fit": fitted, "predict": asked, "error": error}
 
 
