@@ -275,7 +275,7 @@ def test_batches_from_the_host_wait_in_bounded_memory(monkeypatch, key):
     learner = QUICK.build(SOURCE.spec, key=key)
     calls = []
     draw = loop._Loop._draw
-    monkeypatch.setattr(loop._Loop, "_draw", lambda self, step, n: calls.append((step, n)) or draw(self, step, n))
+    monkeypatch.setattr(loop._Loop, "_draw", lambda self, *of: calls.append(of) or draw(self, *of))
     (plain,), _ = train([learner], OnHost(), short(steps_per_call=4))
     assert calls == [(0, 4)]
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(SOURCE.sample(4, key=key)))
