@@ -18,7 +18,7 @@ from stmaml.experiments import EvaluateConfig, evaluate_run, load_experiment, lo
 from stmaml.legacy.settings import OLD_KEYS, plain_names, upgrade_st_maml
 from stmaml.methods.base import predict
 from stmaml.runs import Run, read_json, read_npz, write_json
-from stmaml.shipped import load_pretrained
+from stmaml.shipped import load_shipped
 from stmaml.tables.adapted import load_adapted
 from stmaml.tables.model import load_model
 from stmaml.tasks import Examples
@@ -119,7 +119,8 @@ def test_the_shipped_weights_predict_what_they_did():
     """Numbers of 0.1.0 for six points of a sine."""
     x = jnp.stack([jnp.linspace(0.0, 5.0, 6), jnp.ones(6)], axis=1)
     asked = jnp.array([[0.5, 1.0], [2.5, 1.0], [4.2, 1.0]])
-    got = predict(load_pretrained(), Examples.of(x, 3 * jnp.sin(x[:, :1])), asked, num_samples=4, key=jr.key(7))
+    learner = load_shipped(Path(__file__).parent / "shipped_0_1_0" / "regression2d")
+    got = predict(learner, Examples.of(x, 3 * jnp.sin(x[:, :1])), asked, num_samples=4, key=jr.key(7))
     np.testing.assert_allclose(got.mean[:, 0], [1.0568129, 1.5828706, -2.4672844], rtol=1e-5)
     np.testing.assert_allclose(got.std[:, 0], [0.42217734, 0.42063117, 0.42791823], rtol=1e-5)
 
