@@ -1,6 +1,7 @@
 """`stmaml serve` from the outside: what it refuses before it begins."""
 
 import importlib.util
+import socket
 
 import pytest
 
@@ -39,6 +40,15 @@ def test_a_port_that_is_taken_is_said(stmaml):
         code, _, err = stmaml("serve", "--port", str(port))
     assert code == 2
     assert f"cannot listen on 127.0.0.1, port {port}" in err
+
+
+@pytest.mark.sockets
+def test_answers_do_not_wait_for_receipts():
+    """Else each answer on a connection that is kept took 41 ms longer than its computing."""
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        answering, _ = listening.accept()
+        with answering:
+            assert answering.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_the_address_holds_the_token_where_it_is_not_sent():
