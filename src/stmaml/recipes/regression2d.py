@@ -65,7 +65,7 @@ _DEMO = Experiment(
     "st-maml",
     "demo",
     regression2d.Config(min_shots=1),
-    st_maml.Config(prior_draws=6, encoder=Encoding((64, 64), z_hidden=(64,)), inner=_inner(1e-3, 1)),
+    st_maml.Config(prior_draws=6, point_weight=1.0, encoder=Encoding((64, 64), z_hidden=(64,)), inner=_inner(1e-3, 1)),
     Modelling(
         standardise=True, noise_model="predicted", lookup=LookUp("attention", 32, lookup_layers=2, lookup_heads=4)
     ),
