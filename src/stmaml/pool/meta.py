@@ -117,9 +117,7 @@ class Meta:
         size, groups = len(rows.y), rows.num_groups
         large, huge = size >= SMALL, size >= 50_000
         steps = (4000 if huge else 2000) if large else 1000
-        if huge and jax.default_backend() != "cpu":
-            return self._large_plan(rows, draw)
-        return Plan(
+        plan = Plan(
             self.method,
             num_inputs=-(-rows.x.shape[1] // 4) * 4,
             num_classes=rows.num_classes,
@@ -132,24 +130,12 @@ class Meta:
             decay=0.01 if groups >= 100 else 0.1,
             seed=draw.seed,
         )
+        return self._with_accelerator(plan) if huge and jax.default_backend() != "cpu" else plan
 
-    def _large_plan(self, rows: GroupedRows, draw: Draw) -> Plan:
+    def _with_accelerator(self, plan: Plan) -> Plan:
         """For many rows and an accelerator: networks and batches of the size of the large preset, slower steps."""
-        return Plan(
-            self.method,
-            num_inputs=-(-rows.x.shape[1] // 4) * 4,
-            num_classes=rows.num_classes,
-            shots=draw.shots,
-            query_size=draw.max_query,
-            width=256,
-            tasks=64,
-            steps=self.steps or 40_000,
-            every=250,
-            patience=8,
-            rate=1e-3,
-            decay=0.01,
-            seed=draw.seed,
-        )
+        steps = self.steps or 40_000
+        return replace(plan, width=256, tasks=64, steps=steps, every=250, patience=8, rate=1e-3, decay=0.01)
 
     def restore(self, state: Arrays) -> FittedMeta:
         """The learner with its weights."""
