@@ -1,9 +1,10 @@
-"""Seconds and memory of commands, each in a process of its own: how long they take to begin, and what `fit` and
-`predict` take on tables of some sizes, beside other ways to the same predictions.
+"""Seconds and memory of commands, each in a process of its own: how long they take to begin, what training holds, and
+what `fit` and `predict` take on tables of some sizes, beside other ways to the same predictions.
 
-    python studies/bench_commands.py RIVAL FOLDER    fits a rival to the table there and predicts, as the bench calls it
+    python studies/bench_commands.py NAME [tiny]    trains by one contender of `run_memory`, for its memory
 """
 
+import argparse
 import importlib.util
 import json
 import os
@@ -11,61 +12,97 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from table_rivals import KNOWN, RIVALS
 
 SIZES = (10**4, 10**5, 10**6)
 A_GROUP = 50  # rows of a group
-KNOWN = 5  # labelled rows of a group that is new
 MINUTES = "1"
-RIVALS = {"boosting": "sklearn", "LightGBM": "lightgbm", "mixed model": "statsmodels", "GPBoost": "gpboost"}
+HERE = Path(__file__).parent
 
 
-def run_start() -> list[dict[str, Any]]:
+def run_start(options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     """Seconds of short commands on an empty cache, and when the same command has been run before."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
-        table, asked, known = write_table(room, 2_000)
-        asked = asked.drop("truth")
-        ten, one = asked.head(10), asked.filter(pl.col("group") == asked["group"][0])
-        ten.write_csv(room / "ten.csv")
-        one.write_csv(room / "one.csv")
-        known.write_csv(room / "known.csv")
-        fitted = ["fit", str(table), "--task", "group", "--target", "y", "--run", str(room / "fit")]
-        of = ["predict", str(room / "fit"), "--support", str(room / "known.csv"), "--out", str(room / "out.csv")]
-        one_step = [
-            "train",
-            "regression2d",
-            "--method",
-            "st-maml",
-            "--steps",
-            "1",
-            "--run",
-            str(room / "run"),
-            "--force",
-        ]
-        commands = {
-            "import": None,
-            "train to the end of its first step": one_step,
-            "fit of one method to the end of its first step": [
-                *fitted,
-                "--method",
-                "st-maml",
-                "--steps",
-                "1",
-                "--force",
-            ],
-            "predict, ten rows": [*of, "--query", str(room / "ten.csv")],
-            "predict, one group": [*of, "--query", str(room / "one.csv")],
-        }
-        for name, command in commands.items():
-            turns = [_run(_stmaml(command), room / "cache") for _ in range(3)]
-            found.append({"name": name, "first": turns[0], "again": min(turns[1:], key=lambda turn: turn["seconds"])})
-    return found
+        for name, command in _commands(room, 500 if options.tiny else 2_000).items():
+            turns = [_run(_stmaml(command), room / "cache") for _ in range(2 if options.tiny else 3)]
+            again = min(turns[1:], key=lambda turn: turn["seconds"])
+            found.append({"name": name, "first": turns[0], "again": again})
+            yield found
+
+
+def _commands(room: Path, rows: int) -> dict[str, list[str] | None]:
+    """Short commands, in an order in which each finds what it needs."""
+    table, asked, known = write_table(room, rows)
+    asked = asked.drop("truth")
+    asked.head(10).write_csv(room / "ten.csv")
+    asked.filter(pl.col("group") == asked["group"][0]).write_csv(room / "one.csv")
+    known.write_csv(room / "known.csv")
+    step = ["--method", "st-maml", "--steps", "1", "--force"]
+    fit = ["fit", str(table), "--task", "group", "--target", "y", "--run"]
+
+    def predict(run: str, rows: str) -> list[str]:
+        paths = (str(room / name) for name in (run, f"{rows}.csv", "known.csv", "out.csv"))
+        return [word for pair in zip(("predict", "--query", "--support", "--out"), paths, strict=True) for word in pair]
+
+    return {
+        "import": None,
+        "train to the end of its first step": ["train", "regression2d", *step, "--run", str(room / "run")],
+        "fit of one method to the end of its first step": [*fit, str(room / "fit"), *step],
+        "fit of the usual pool, all of it": [*fit, str(room / "pool"), "--force"],
+        "predict of one method, ten rows": predict("fit", "ten"),
+        "predict of one method, one group": predict("fit", "one"),
+        "predict of the pool, ten rows": predict("pool", "ten"),
+        "predict of the pool, one group": predict("pool", "one"),
+    }
+
+
+def run_memory(options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
+    """The most memory of processes that train, from their start to some steps after the first."""
+    found = []
+    for name, package in TRAINED.items():
+        if importlib.util.find_spec(package):
+            turn = _run([sys.executable, __file__, name, *(["tiny"] if options.tiny else [])], None)
+            found.append({"name": name, "memory_gb": turn["memory_gb"], "code": turn["code"]})
+            yield found
+
+
+TRAINED = {
+    "small network: plain JAX, 64 steps a call": "jax",
+    "small network: stmaml, tasks sampled": "jax",
+    "small network: torch.func, vmap over tasks": "torch",
+    "small network: learn2learn": "learn2learn",
+    "images: stmaml, float32": "jax",
+    "images: torch, loop over tasks": "torch",
+    "images: learn2learn": "learn2learn",
+    "recipe: st-maml": "jax",
+}
+"""What is trained for its memory, and the package it needs."""
+
+
+def train_a_little(name: str, tiny: bool) -> None:
+    """Some steps of one contender."""
+    from bench_learners import recipe_contender
+    from picture_tasks import CONV_SIZES
+    from pictures import conv_makers
+    from small_network import contenders_of
+
+    kind, name = name.split(": ")
+    if kind == "small network":
+        contender = next(each for each in contenders_of(5, only=name))
+    elif kind == "recipe":
+        contender = recipe_contender(name)
+    else:
+        contender = conv_makers(CONV_SIZES["tiny" if tiny else "full"], 4, ("float32",))[name]().contender
+    for _ in range(3):
+        contender.advance()
 
 
 def _stmaml(command: list[str] | None) -> list[str]:
@@ -76,10 +113,10 @@ def _stmaml(command: list[str] | None) -> list[str]:
     )
 
 
-def run_tables(largest: int) -> list[dict[str, Any]]:
+def run_tables(options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     """`fit` and `predict` beside rivals on the same made-up table: seconds, memory, and the error on new groups."""
     found = []
-    for size in (size for size in SIZES if size <= largest):
+    for size in (size for size in SIZES if size <= options.rows and not (options.tiny and size > SIZES[0])):
         with tempfile.TemporaryDirectory() as folder:
             room = Path(folder)
             table, asked, known = write_table(room, size)
@@ -88,8 +125,7 @@ def run_tables(largest: int) -> list[dict[str, Any]]:
             found.append({"rows": size, "name": "stmaml"} | _own(table, room))
             there = [name for name, package in RIVALS.items() if importlib.util.find_spec(package)]
             found += [{"rows": size, "name": name} | _rival(name, room) for name in there]
-            print(f"  table of {size:,} rows done", flush=True)
-    return found
+        yield found
 
 
 def _own(table: Path, room: Path) -> dict[str, Any]:
@@ -106,7 +142,7 @@ def _own(table: Path, room: Path) -> dict[str, Any]:
 
 
 def _rival(name: str, room: Path) -> dict[str, Any]:
-    turn = _run([sys.executable, __file__, name, str(room)], None)
+    turn = _run([sys.executable, str(HERE / "table_rivals.py"), name, str(room)], None)
     answer = json.loads(turn.pop("out").strip().splitlines()[-1]) if turn["code"] == 0 else {}
     fitted = turn | {"seconds": answer.get("fit", float("nan"))}
     asked = {"seconds": answer.get("ask", float("nan")), "memory_gb": turn["memory_gb"], "code": turn["code"]}
@@ -145,76 +181,5 @@ def write_table(room: Path, rows: int) -> tuple[Path, pl.DataFrame, pl.DataFrame
     return room / "table.parquet", new.filter(pl.col("place") >= KNOWN).drop("y", "place"), known
 
 
-# Rivals: each is fitted to all rows of known groups and to the known rows of new ones
-
-
-def rival(name: str, room: Path) -> dict[str, float]:
-    """Seconds to fit and to predict, and the error at rows of new groups."""
-    known, ask = pl.read_parquet(room / "known.parquet"), pl.read_parquet(room / "ask.parquet")
-    table = pl.concat([pl.read_parquet(room / "table.parquet"), known])
-    means = table.group_by("group").agg(pl.col("y").head(KNOWN).mean().alias("level"))
-    train, test = (_numbers(part.join(means, on="group", how="left")) for part in (table, ask))
-    start = time.perf_counter()
-    model = {"boosting": _boosting, "LightGBM": _lightgbm, "mixed model": _mixed, "GPBoost": _gpboost}[name]
-    answer = model(train, table["group"].to_numpy(), table["y"].to_numpy())
-    fitted = time.perf_counter()
-    error = np.sqrt(np.mean((answer(test, ask["group"].to_numpy()) - ask["truth"].to_numpy()) ** 2))
-    return {"fit": fitted - start, "ask": time.perf_counter() - fitted, "error": float(error)}
-
-
-def _numbers(table: pl.DataFrame) -> np.ndarray:
-    """Columns as numbers, with the mean of the group's first labels: what boosting can know of a new group."""
-    kinds = [(table["kind"] == f"k{k}").cast(pl.Float64) for k in range(4)]
-    return np.stack([table["x1"], table["x2"], *kinds, table["level"]], axis=1).astype(float)
-
-
-def _boosting(x: np.ndarray, groups: np.ndarray, y: np.ndarray) -> Any:
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    model = HistGradientBoostingRegressor(max_iter=300).fit(x, y)
-    return lambda ask, groups: model.predict(ask)
-
-
-def _lightgbm(x: np.ndarray, groups: np.ndarray, y: np.ndarray) -> Any:
-    import lightgbm
-
-    model = lightgbm.LGBMRegressor(n_estimators=300, verbose=-1).fit(x, y)
-    return lambda ask, groups: model.predict(ask)
-
-
-def _mixed(x: np.ndarray, groups: np.ndarray, y: np.ndarray) -> Any:
-    """A level and a slope of x1 by group."""
-    from statsmodels.regression.mixed_linear_model import MixedLM
-
-    fixed = np.column_stack([np.ones(len(x)), x[:, :5]])
-    model = MixedLM(y, fixed, groups, exog_re=fixed[:, :2]).fit(method="lbfgs")
-    own = model.random_effects
-
-    def answer(ask: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        effects = np.array([own[group] for group in groups])
-        return (
-            np.column_stack([np.ones(len(ask)), ask[:, :5]]) @ model.fe_params
-            + effects[:, 0]
-            + effects[:, 1] * ask[:, 0]
-        )
-
-    return answer
-
-
-def _gpboost(x: np.ndarray, groups: np.ndarray, y: np.ndarray) -> Any:
-    """Trees with a random level and slope of x1 by group."""
-    import gpboost
-
-    effects = gpboost.GPModel(group_data=groups, group_rand_coef_data=x[:, :1], ind_effect_group_rand_coef=[1])
-    data = gpboost.Dataset(x[:, :6], y)
-    model = gpboost.train({"learning_rate": 0.1, "verbose": -1}, data, gp_model=effects, num_boost_round=100)
-
-    def answer(ask: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        given = {"group_data_pred": groups, "group_rand_coef_data_pred": ask[:, :1]}
-        return model.predict(data=ask[:, :6], predict_var=False, **given)["response_mean"]
-
-    return answer
-
-
 if __name__ == "__main__":
-    print(json.dumps(rival(sys.argv[1], Path(sys.argv[2]))))
+    train_a_little(sys.argv[1], tiny=sys.argv[2:] == ["tiny"])

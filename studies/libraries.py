@@ -1,5 +1,6 @@
-"""MAML on the small network by other libraries, each as its own documentation has it: torch.func compiled, TorchOpt,
-learn2learn, jax_meta. Whichever is not installed is left out.
+"""MAML on the small network by other libraries, each as its own documentation has it: plain torch, torch.func as it is
+and compiled, TorchOpt, learn2learn, jax_meta. Whichever is not installed is left out. Torch has one thread here, with
+which it is faster.
 
 learn2learn 0.2.0 no longer installs as a whole; its `algorithms/maml.py`, `algorithms/base_learner.py` and `utils.py`,
 put on the path as a package of that name, run with today's torch. jax_meta 1.0.3 runs without its pins, and measures
@@ -30,6 +31,8 @@ def mlp_makers(
     """Names, and what makes the call that takes one step and gives its loss."""
     given = (inner_steps, weights, batches, inner_lr, outer_lr)
     if installed("torch"):
+        yield "torch, loop over tasks", partial(_torch, *given, mapped=False)
+        yield "torch.func, vmap over tasks", partial(_torch, *given, mapped=True)
         yield "torch.func, vmap over tasks, torch.compile", partial(_compiled, *given)
         if installed("torchopt"):
             yield "TorchOpt", partial(_torchopt, *given)
@@ -43,9 +46,55 @@ def _batches(batches: tuple) -> Iterator[list]:
     """One step's tasks after the other's, on torch's device."""
     import torch
 
-    device = "cuda" if jax.default_backend() != "cpu" and torch.cuda.is_available() else "cpu"
-    count = batches[0].shape[0]
+    device, count = on_torch(), batches[0].shape[0]
     return itertools.cycle([[torch.tensor(array[i], device=device) for array in batches] for i in range(count)])
+
+
+def on_torch() -> str:
+    """The device that torch is to take."""
+    import torch
+
+    return "cuda" if jax.default_backend() != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _error(weights: list, x: Any, y: Any) -> Any:
+    w1, b1, w2, b2, w3, b3 = weights
+    return ((((x @ w1 + b1).relu() @ w2 + b2).relu() @ w3 + b3 - y) ** 2).mean()
+
+
+def _torch(
+    inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float, *, mapped: bool
+) -> Advance:
+    """A loop over tasks, which is what torch libraries do inside, or a vectorising map over them."""
+    import torch
+
+    torch.set_num_threads(1)
+    stream = _batches(batches)
+    own = [torch.tensor(array, device=on_torch()).requires_grad_() for pair in weights for array in pair]
+    optimizer = torch.optim.Adam(own, lr=outer_lr)
+
+    def task_loss(weights: list, xs: Any, ys: Any, xq: Any, yq: Any) -> Any:
+        for _ in range(inner_steps):
+            if mapped:
+                grads = torch.func.grad(_error)(weights, xs, ys)
+            else:
+                grads = torch.autograd.grad(_error(weights, xs, ys), weights, create_graph=True)
+            weights = [w - inner_lr * g for w, g in zip(weights, grads, strict=True)]
+        return _error(weights, xq, yq)
+
+    def advance() -> np.ndarray:
+        optimizer.zero_grad()
+        batch, loss_of = next(stream), partial(task_loss, own)
+        if mapped:
+            each = torch.func.vmap(loss_of)(*batch)
+        else:
+            each = torch.stack([loss_of(*task) for task in zip(*batch, strict=True)])
+        loss = each.mean()
+        loss.backward()
+        optimizer.step()
+        return np.array([loss.item()])
+
+    return advance
 
 
 def _network(weights: list, device: Any) -> Any:
@@ -68,15 +117,11 @@ def _compiled(inner_steps: int, weights: list, batches: tuple, inner_lr: float, 
     own = [torch.tensor(array, device=first[0].device) for pair in weights for array in pair]
     optimizer = torch.optim.Adam(own, lr=outer_lr)
 
-    def error(weights: list, x: Any, y: Any) -> Any:
-        w1, b1, w2, b2, w3, b3 = weights
-        return ((((x @ w1 + b1).relu() @ w2 + b2).relu() @ w3 + b3 - y) ** 2).mean()
-
     def task_loss(weights: list, xs: Any, ys: Any, xq: Any, yq: Any) -> Any:
         for _ in range(inner_steps):
-            grads = torch.func.grad(error)(weights, xs, ys)
+            grads = torch.func.grad(_error)(weights, xs, ys)
             weights = [w - inner_lr * g for w, g in zip(weights, grads, strict=True)]
-        return error(weights, xq, yq)
+        return _error(weights, xq, yq)
 
     def mean_loss(weights: list, batch: list) -> Any:
         return torch.func.vmap(partial(task_loss, weights))(*batch).mean()
