@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from ahead import Programs
+from clock import falling, parameters
 
 from stmaml.benchmarks.base import SEARCH_SEED, TEST_SEED, Benchmark
 from stmaml.benchmarks.regression2d import RANGES
@@ -101,8 +102,8 @@ class Row:
         for start in range(done, steps, CHUNK):
             if time.time() > self.until:
                 raise OutOfTime
-            falling = 0.5 * (1 + math.cos(math.pi * (start + CHUNK / 2) / steps))
-            states = eqx.tree_at(lambda s: s.rate, states, jnp.asarray(lanes.rates * falling))
+            rates = lanes.rates * falling((start + CHUNK / 2) / steps)
+            states = eqx.tree_at(lambda s: s.rate, states, jnp.asarray(rates))
             states, _ = lanes.moved(self.programs, states, start)
             if look is not None:
                 look(states, start + CHUNK)
@@ -260,7 +261,7 @@ def score_row(row: Row, folder: Path, chosen: dict[str, Any], test_tasks: int) -
     learners = _learners(states)
     steps = _test_steps(chosen)
     about = {"row": row.name, "seeds": SEEDS, "trained_on": step * lanes.config.tasks_per_batch, "seconds": seconds}
-    about |= {"parameters": _size(learners[0].learner), "settings": chosen["settings"], "lines": []}
+    about |= {"parameters": parameters(learners[0].learner), "settings": chosen["settings"], "lines": []}
     for draws in DRAWS if _draws(learners[0]) else DRAWS[:1]:
         program = partial(row.programs, f"{row.name}-score-{steps}-{draws}", scoring([steps], draws))
         for place, (extent, benchmark) in enumerate(zip(RANGES, row.opened, strict=True)):
@@ -279,7 +280,7 @@ def keep_weights(row: Row, chosen: dict[str, Any], folder: Path) -> None:
     """The weights of seed 0, where they are few, in place of all states."""
     lanes = row.chosen(chosen)
     learners = _learners(_kept(lanes.states, row.name, folder / "states")[0])
-    if _size(learners[0]) <= FEW:
+    if parameters(learners[0]) <= FEW:
         (folder / "weights").mkdir(exist_ok=True)
         eqx.tree_serialise_leaves(folder / "weights" / f"{row.name}.eqx", learners[: len(RANGES)])
     for path in _found(row.name, folder / "states"):
@@ -290,10 +291,6 @@ def _draws(learner: Varied) -> bool:
     """Whether a learner has as many predictors as are asked for."""
     settings = getattr(method_of(learner.learner), "settings", None)
     return getattr(settings, "stochastic", hasattr(settings, "kl_weight"))
-
-
-def _size(learner: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(learner, eqx.is_inexact_array)))
 
 
 def _values(program: Callable[..., Any], learner: Varied, tests: TaskSet, until: float) -> dict[str, np.ndarray]:
