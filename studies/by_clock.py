@@ -17,9 +17,9 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from clock import chunk, falling, parameters
 
 from stmaml.benchmarks.base import TEST_SEED
 from stmaml.benchmarks.regression2d import RANGES
@@ -41,7 +41,6 @@ from stmaml.recipes.base import with_changes
 from stmaml.runs import Run, as_json
 from stmaml.tasks import Task, pad
 from stmaml.training import State, initial_state
-from stmaml.training.steps import run_steps
 
 CHUNK = 50  # steps of one learner before the next has its turn
 SHOTS = (10, 2, 5, 1, 20)
@@ -76,11 +75,8 @@ class Turn:
     def go(self, step: int, rate: float) -> None:
         """A chunk of steps; where a loss is not finite, back to the last good state at half the rate."""
         began = time.time()
-        state = eqx.tree_at(lambda s: s.rate, self.state, jnp.asarray(rate * self.factor))
-        steps = step + jnp.arange(CHUNK)
-        state, (losses, _, finite) = run_steps(
-            state, self.benchmark.train, run_keys(0)[1], steps, self.experiment.training
-        )
+        source, key, config = self.benchmark.train, run_keys(0)[1], self.experiment.training
+        state, (losses, _, finite) = chunk(self.state, rate * self.factor, source, key, step, CHUNK, config)
         self.loss, self.seconds = float(np.mean(losses)), self.seconds + time.time() - began
         if math.isfinite(self.loss) and bool(finite):
             self.state = state
@@ -120,7 +116,10 @@ def compile_steps(turns: list[Turn]) -> None:
     for thread, turn in zip(threads, turns, strict=True):
         thread.join()
         turn.seconds = 0.0
-        print(f"{turn.name}: {_size(turn.state):,} parameters, ready after {time.time() - began:.0f} s", flush=True)
+        print(
+            f"{turn.name}: {parameters(turn.state.learner):,} parameters, ready after {time.time() - began:.0f} s",
+            flush=True,
+        )
 
 
 def train(turns: list[Turn], asked: dict[str, Experiment], flags: Any) -> int:
@@ -131,7 +130,7 @@ def train(turns: list[Turn], asked: dict[str, Experiment], flags: Any) -> int:
         for turn in turns:
             training = asked[turn.name].training
             rise = min(1.0, (step - flags.steps_done + CHUNK) / max(training.warmup, 1))
-            turn.go(step, training.outer_lr * rise * 0.5 * (1 + math.cos(math.pi * share)))
+            turn.go(step, training.outer_lr * rise * falling(share))
         step += CHUNK
         if time.time() - told > 15:
             told = time.time()
@@ -147,10 +146,6 @@ def train(turns: list[Turn], asked: dict[str, Experiment], flags: Any) -> int:
 
 def _pace(turn: Turn, steps: int) -> float:
     return steps * turn.experiment.training.tasks_per_batch / max(turn.seconds, 1e-9)
-
-
-def _size(state: State) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(state.learner, eqx.is_inexact_array)))
 
 
 def save(turn: Turn, experiment: Experiment, steps: int, out: Path) -> None:

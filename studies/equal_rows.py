@@ -1,18 +1,23 @@
-"""Rows of the table of 2D regression on equal terms, both ranges of inputs and all seeds as one compiled program.
+"""The table of 2D regression on equal terms: one search for every row, then training and scores on both ranges.
 
-    python studies/equal_rows.py OUT ROW ... [--tasks 5000000] [--batch 200] [--seeds 3] [--until UNIX_SECONDS]
+    python studies/equal_rows.py ahead FOLDER ROW ... --programs PROGRAMS       compiles for a GPU that is not here
+    python studies/equal_rows.py ahead-scores FOLDER ROW ... --programs PROGRAMS    and what scores, after the search
+    python studies/equal_rows.py check FOLDER ROW --programs PROGRAMS           fails where such a program does not run
+    python studies/equal_rows.py search FOLDER ROW ... [--until UNIX_SECONDS]   FOLDER/search/ROW/search.json
+    python studies/equal_rows.py train FOLDER ROW ... [--tasks 5000000]         FOLDER/states, FOLDER/rows/ROW.json
 
-Every row has what `stmaml search` chose for it (its recipe where nothing was chosen), the same number of training
-tasks, and the weights of its last step. OUT/rows.jsonl gets a line for each row, range and number of draws, with
-intervals over seeds and test tasks; OUT/RANGE/ROW the run of seed 0, where its weights are few. A row that is not
-ready in time leaves its state in OUT/states, from which --resume FOLDER goes on."""
+All stages go on where they were stopped. Several processes may share a FOLDER: each takes the next row that nobody has.
+A row trains six learners side by side: in the search three trials on both ranges of inputs, then three seeds on both,
+with the very same compiled program, in which rates and weights are numbers."""
 
 import argparse
 import json
 import math
-import threading
+import os
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,172 +26,396 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from ahead import Programs
+from clock import falling, parameters
 
-from stmaml.benchmarks.base import TEST_SEED, Benchmark
+from stmaml.benchmarks.base import SEARCH_SEED, TEST_SEED, Benchmark
 from stmaml.benchmarks.regression2d import RANGES
-from stmaml.evaluation import evaluate
-from stmaml.experiments import create_runs, fresh, run_keys, scaling_for
+from stmaml.benchmarks.sources import TaskSet
+from stmaml.border.writing import write_json
+from stmaml.evaluation import score_batch
+from stmaml.methods.wrapper import method_of, with_inner
 from stmaml.metrics import of_each_task, summarise_crossed
-from stmaml.recipes import RECIPES, Experiment
-from stmaml.recipes.base import setting, with_changes
-from stmaml.recipes.rows import row_recipe, searched
-from stmaml.search.grid import TEST_STEPS, space_of
-from stmaml.training import initial_state
-from stmaml.training.state import bundle, unbundle
+from stmaml.recipes import Experiment
+from stmaml.recipes.base import with_changes
+from stmaml.run_files import read_json
+from stmaml.search.grid import INNER_STEPS, OUTER_LR, TEST_FACTORS, TEST_STEPS, Trial, draw_trials
+from stmaml.search.halving import FILE, Search, best_of, joint
+from stmaml.search.side_by_side import Varied, level, stacked, varied
+from stmaml.training import TrainConfig, initial_state
+from stmaml.training.state import State, bundle, unbundle
 from stmaml.training.steps import run_each
 
-CHUNK = 100  # steps in one call, over which the step size stays level
-AT_ONCE, DRAWS = 1000, (20, 1)  # tasks scored at once; predictors sampled for each
-FEW = 120_000  # weights of a run that is kept
+CHUNK = 50  # steps in one call, over which the step size stays level
+TRAINED_STEPS = 5  # inner steps in training
+SEEDS = 3  # of the table; in the search, trials side by side
+AT_ONCE = 1000  # tasks scored in one call
+SAVED_EVERY = 45  # seconds
+FEW = 120_000  # weights of a learner that is kept
+DRAWS = (20, 1)
 TOLD = ("mse", "mse_clean", "nll", "crps", "coverage90")
-Learners = list[tuple[tuple[float, float], int, Any]]
+
+
+class OutOfTime(Exception):
+    """The time that was given is up; what is done is kept."""
+
+
+@dataclass
+class Row:
+    """A row of the table, with all that its programs need."""
+
+    name: str
+    search: Search
+    programs: Programs
+    until: float
+    base: Experiment = field(init=False)
+    opened: list[Benchmark] = field(init=False)
+
+    def __post_init__(self):
+        self.base = self.search.start("regression2d", self.name)
+        ranges = [with_changes(self.base, {"benchmark_settings.input_range": extent}) for extent in RANGES]
+        self.opened = [one.benchmark_settings.open() for one in ranges]
+
+    def begun(self, trials: Sequence[Trial]) -> "Lanes":
+        """Fresh learners of SEEDS trials of one group on each range of inputs; the last is repeated where there are
+        fewer."""
+        padded = [*trials, *[trials[-1]] * (SEEDS - len(trials))]
+        config = level(trials[0].of(self.base).training)
+        made = [varied(self.base, trial, benchmark) for trial in padded for benchmark in self.opened]
+        states = [initial_state(learner, config) for learner, _ in made]
+        rates = np.array([trial.settings[OUTER_LR] for trial in padded for _ in self.opened])
+        keys = jnp.stack([key for _, key in made])
+        words = [str(value) for _, value in trials[0].group if isinstance(value, str)]
+        name = "-".join([self.name, *words, f"{config.tasks_per_batch}"])
+        return Lanes(name, bundle(states), stacked([*self.opened] * SEEDS), keys, rates, config)
+
+    def chosen(self, chosen: dict[str, Any]) -> "Lanes":
+        """Fresh learners of what the search chose, SEEDS of them on each range."""
+        settings = {path: value for path, value in chosen["settings"].items() if path != TEST_STEPS}
+        return self.begun([Trial(settings, seed) for seed in range(SEEDS)])
+
+    def taken(
+        self, lanes: "Lanes", steps: int, done: int = 0, look: Callable[[State, int], None] | None = None
+    ) -> State:
+        """The states after `steps` steps, `done` of which they have taken, with rates that fall along a half cosine."""
+        states = lanes.states
+        for start in range(done, steps, CHUNK):
+            if time.time() > self.until:
+                raise OutOfTime
+            rates = lanes.rates * falling((start + CHUNK / 2) / steps)
+            states = eqx.tree_at(lambda s: s.rate, states, jnp.asarray(rates))
+            states, _ = lanes.moved(self.programs, states, start)
+            if look is not None:
+                look(states, start + CHUNK)
+        return jax.block_until_ready(states)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Learners side by side."""
+
+    name: str
+    states: State
+    sources: Any
+    keys: Any
+    rates: np.ndarray
+    config: TrainConfig
+
+    def program(self) -> Callable[..., Any]:
+        """CHUNK steps of all of them: arrays of the states, and losses."""
+        config = self.config
+
+        def run(states: State, sources: Any, keys: Any, steps: Any) -> tuple[list[Any], Any]:
+            moved, (losses, _, _) = run_each(states, sources, keys, steps, config)
+            return jax.tree.leaves(moved), losses
+
+        return run
+
+    def moved(self, programs: Programs, states: State, start: int) -> tuple[State, Any]:
+        arrays, losses = programs(self.name, self.program(), *self.inputs(states, start))
+        return jax.tree.unflatten(jax.tree.structure(states), arrays), losses
+
+    def inputs(self, states: State, start: int) -> tuple[Any, ...]:
+        return states, self.sources, self.keys, start + jnp.arange(CHUNK)
+
+
+def scoring(steps: Sequence[int | None], draws: int) -> Callable[..., Any]:
+    """Scores of a learner on some tasks, with each of these numbers of inner steps."""
+
+    def score(learner: Varied, batch: Any, key: Any, first: Any) -> list[dict[str, Any]]:
+        return [score_batch(_stepping(learner, each), batch, draws, key, first) for each in steps]
+
+    return score
+
+
+def _stepping(learner: Varied, steps: int | None) -> Varied:
+    """The learner with so many inner steps, as a loop: one step to compile instead of twenty."""
+    if steps is None:
+        return learner
+    looped = with_inner(learner.learner, lambda inner: replace(inner, inner_steps=steps, test_steps=None, remat=True))
+    return replace(learner, learner=looped)
+
+
+def options(row: Row) -> list[int | None]:
+    """Inner steps in the test that are tried."""
+    own = draw_trials(row.base, 1, (TRAINED_STEPS,))[0].settings.get(INNER_STEPS)
+    return [None] if own is None else [own * factor for factor in TEST_FACTORS]
+
+
+def search_row(row: Row, folder: Path) -> dict[str, Any]:
+    """Every trial trained and judged on validation tasks, as `stmaml search` does; what was chosen."""
+    sets = [benchmark.choosing_set(row.search.val_tasks) for benchmark in row.opened]
+    steps = options(row)
+    name, score = f"{row.name}-judge-{row.search.val_draws}", scoring(steps, row.search.val_draws)
+
+    def train(trials: Sequence[Trial], *, tasks: int, width: int) -> list[list[Varied]]:
+        found = []
+        for first in range(0, len(trials), SEEDS):
+            some = trials[first : first + SEEDS]
+            lanes = row.begun(some)
+            states = row.taken(lanes, -(-tasks // lanes.config.tasks_per_batch))
+            learners = _learners(states)
+            found += [learners[i * len(RANGES) : (i + 1) * len(RANGES)] for i in range(len(some))]
+        return found
+
+    def judge(trial: Trial, learners: Sequence[Varied]) -> dict[str, Any]:
+        each = [row.programs(name, score, one, *_batch(s)) for one, s in zip(learners, sets, strict=True)]
+        means = [[{k: _mean(v) for k, v in one.items()} for one in some] for some in zip(*each, strict=True)]
+        by_steps = dict(zip(steps, means, strict=True))
+        return best_of(
+            trial, lambda n: {"test_steps": n, "score": joint([m["mse"] for m in by_steps[n]]), "scores": by_steps[n]}
+        )
+
+    return row.search.halve(row.base, row.name, folder, train, judge)
+
+
+def _mean(values: Any) -> float:
+    mean = float(np.mean(np.asarray(values)))
+    return round(mean, 5) if math.isfinite(mean) else math.inf
+
+
+def _batch(tasks: TaskSet) -> tuple[Any, ...]:
+    (batch,) = tasks.chunks(tasks.num_tasks)
+    return batch, jr.key(SEARCH_SEED), jnp.asarray(0)
+
+
+def _learners(states: State) -> list[Varied]:
+    return [state.learner for state in unbundle(states, SEEDS * len(RANGES))]  # pyright: ignore[reportReturnType]
+
+
+def train_row(row: Row, folder: Path, chosen: dict[str, Any], tasks: int) -> None:
+    """SEEDS learners of the chosen settings on each range, kept in `folder` from time to time and at the end."""
+    lanes = row.chosen(chosen)
+    states, done, before = _kept(lanes.states, row.name, folder)
+    began, saved, first = time.time(), time.time(), done
+    steps = -(-tasks // lanes.config.tasks_per_batch)
+
+    def seconds() -> float:
+        return before + time.time() - began
+
+    def look(states: State, step: int) -> None:
+        nonlocal saved
+        latest.update(states=states, step=step)
+        if time.time() - saved > SAVED_EVERY:
+            jax.block_until_ready(states)
+            saved = time.time()
+            pace = (step - first) * lanes.config.tasks_per_batch * len(lanes.rates) / (saved - began)
+            print(f"{row.name}: step {step} of {steps}, {pace:,.0f} tasks/s", flush=True)
+            _keep(states, row.name, folder, step, seconds())
+
+    latest = {"states": states, "step": done}
+    try:
+        latest = {"states": row.taken(replace(lanes, states=states), steps, done, look), "step": steps}
+    finally:
+        if latest["step"] > done:
+            _keep(latest["states"], row.name, folder, latest["step"], seconds())
+
+
+def _keep(states: State, row: str, folder: Path, step: int, seconds: float) -> None:
+    """The states and, in the name of the file, how far they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{row}.part"
+    eqx.tree_serialise_leaves(part, states)
+    for old in _found(row, folder):
+        old.unlink()
+    part.replace(folder / f"{row}@{step}@{seconds:.0f}.eqx")
+
+
+def _found(row: str, folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"{row}@*.eqx"), key=lambda path: int(path.name.split("@")[1]))
+
+
+def _kept(states: State, row: str, folder: Path) -> tuple[State, int, float]:
+    """The states that were kept last, their steps and seconds; else those given."""
+    found = _found(row, folder)
+    if not found:
+        return states, 0, 0.0
+    _, step, seconds = found[-1].name.removesuffix(".eqx").split("@")
+    return eqx.tree_deserialise_leaves(found[-1], states), int(step), float(seconds)
+
+
+def score_row(row: Row, folder: Path, chosen: dict[str, Any], test_tasks: int) -> dict[str, Any]:
+    """Scores of all learners of a row on the test tasks, with intervals over seeds and tasks."""
+    lanes = row.chosen(chosen)
+    states, step, seconds = _kept(lanes.states, row.name, folder)
+    learners = _learners(states)
+    steps = _test_steps(chosen)
+    about = {"row": row.name, "seeds": SEEDS, "trained_on": step * lanes.config.tasks_per_batch, "seconds": seconds}
+    about |= {"parameters": parameters(learners[0].learner), "settings": chosen["settings"], "lines": []}
+    for draws in DRAWS if _draws(learners[0]) else DRAWS[:1]:
+        program = partial(row.programs, f"{row.name}-score-{steps}-{draws}", scoring([steps], draws))
+        for place, (extent, benchmark) in enumerate(zip(RANGES, row.opened, strict=True)):
+            tests = benchmark.test_set(test_tasks)
+            values = [_values(program, one, tests, row.until) for one in learners[place :: len(RANGES)]]
+            about["lines"].append(_line(extent, draws, tests, values))
+            print(f"{row.name} {_short(about['lines'][-1])}", flush=True)
+    return about
+
+
+def _test_steps(chosen: dict[str, Any]) -> int | None:
+    return chosen["settings"].get(TEST_STEPS, chosen["settings"].get(INNER_STEPS))
+
+
+def keep_weights(row: Row, chosen: dict[str, Any], folder: Path) -> None:
+    """The weights of seed 0, where they are few, in place of all states."""
+    lanes = row.chosen(chosen)
+    learners = _learners(_kept(lanes.states, row.name, folder / "states")[0])
+    if parameters(learners[0]) <= FEW:
+        (folder / "weights").mkdir(exist_ok=True)
+        eqx.tree_serialise_leaves(folder / "weights" / f"{row.name}.eqx", learners[: len(RANGES)])
+    for path in _found(row.name, folder / "states"):
+        path.unlink()
+
+
+def _draws(learner: Varied) -> bool:
+    """Whether a learner has as many predictors as are asked for."""
+    settings = getattr(method_of(learner.learner), "settings", None)
+    return getattr(settings, "stochastic", hasattr(settings, "kl_weight"))
+
+
+def _values(program: Callable[..., Any], learner: Varied, tests: TaskSet, until: float) -> dict[str, np.ndarray]:
+    parts, key = [], jr.key(TEST_SEED)
+    for index, batch in enumerate(tests.chunks(min(AT_ONCE, tests.num_tasks))):
+        if time.time() > until:
+            raise OutOfTime
+        (scores,) = program(learner, batch, key, jnp.asarray(index * AT_ONCE))
+        parts.append({name: np.asarray(scores[name]) for name in TOLD})
+    return {name: np.concatenate([part[name] for part in parts])[: tests.num_tasks] for name in TOLD}
+
+
+def _line(extent: Any, draws: int, tests: TaskSet, values: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
+    each = {name: np.stack([of_each_task(one[name]) for one in values]) for name in TOLD}
+    return {
+        "range": extent,
+        "draws": draws,
+        "tasks": tests.num_tasks,
+        "digest": tests.digest,
+        "metrics": {name: summarise_crossed(one) for name, one in each.items()},
+        "medians": {name: float(np.median(one.mean(0))) for name, one in each.items()},
+        "by_seed": {name: one.mean(1).tolist() for name, one in each.items()},
+    }
+
+
+def _short(line: dict[str, Any]) -> str:
+    metrics = " ".join(f"{name} {one['mean']:.3f}±{one['ci95']:.3f}" for name, one in line["metrics"].items())
+    return f"{line['range']} {line['draws']} draws: {metrics}"
+
+
+def compile_ahead(row: Row, folder: Path, stage: str) -> None:
+    """All programs of a stage, for a GPU that is not here: of the search, or of the final scores."""
+    trials = draw_trials(row.base, row.search.trials, (TRAINED_STEPS,))
+    groups = list(dict.fromkeys(trial.group for trial in trials))
+    if stage == "ahead":
+        for group in groups:
+            lanes = row.begun([trial for trial in trials if trial.group == group][:SEEDS])
+            row.programs.ahead(lanes.name, lanes.program(), *lanes.inputs(lanes.states, 0))
+        name, score = f"{row.name}-judge-{row.search.val_draws}", scoring(options(row), row.search.val_draws)
+        tasks = row.opened[0].choosing_set(row.search.val_tasks)
+        row.programs.ahead(name, score, _learners(lanes.states)[0], *_batch(tasks))
+        return
+    chosen = read_json(folder / "search" / row.name / FILE)["chosen"]
+    learner, steps = _learners(row.chosen(chosen).states)[0], _test_steps(chosen)
+    (tasks,) = row.opened[0].test_set(AT_ONCE).chunks(AT_ONCE)
+    for draws in DRAWS if _draws(learner) else DRAWS[:1]:
+        name = f"{row.name}-score-{steps}-{draws}"
+        row.programs.ahead(name, scoring([steps], draws), learner, tasks, jr.key(0), jnp.asarray(0))
+
+
+def check(row: Row) -> None:
+    """Runs a program that was compiled ahead for a few steps; raises where it cannot be read."""
+    trials = draw_trials(row.base, row.search.trials, (TRAINED_STEPS,))
+    lanes = row.begun([trial for trial in trials if trial.group == trials[0].group][:SEEDS])
+    row.programs.compiles = False
+    for _ in range(2):  # the first reads the program
+        began = time.time()
+        _, losses = lanes.moved(row.programs, lanes.states, 0)
+        print(
+            f"{lanes.name}: {CHUNK} steps in {time.time() - began:.2f} s, loss {float(losses.mean()):.4f}", flush=True
+        )
+
+
+def claimed(rows: Sequence[str], folder: Path) -> Iterator[str]:
+    """Rows that no other process has taken, one after the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for row in rows:
+        try:
+            (folder / row).mkdir()
+        except FileExistsError:
+            continue
+        yield row
+
+
+def work(row: Row, flags: Any) -> None:
+    """One stage for one row."""
+    if flags.stage in ("ahead", "ahead-scores"):
+        return compile_ahead(row, flags.folder, flags.stage)
+    if flags.stage == "check":
+        return check(row)
+    path = flags.folder / "rows" / f"{row.name}.json"
+    if path.exists():
+        return None
+    found = search_row(row, flags.folder / "search" / row.name)["chosen"]
+    print(f"{row.name}: chosen {json.dumps(found)}", flush=True)
+    if flags.stage == "search":
+        return None
+    train_row(row, flags.folder / "states", found, flags.tasks)
+    told = score_row(row, flags.folder / "states", found, flags.test_tasks)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, told)
+    keep_weights(row, found, flags.folder)
 
 
 def main() -> None:
     flags = parsed()
-    flags.out.mkdir(parents=True, exist_ok=True)
-    for row in flags.rows:
-        experiment = with_changes(
-            searched(RECIPES, "regression2d", row) or row_recipe(RECIPES, "regression2d", row),
-            {"training.tasks_per_batch": flags.batch, "training.steps": max(1, -(-flags.tasks // flags.batch))},
-        )
-        opened = {extent: _on(experiment, extent).benchmark_settings.open() for extent in RANGES}
+    search = Search(
+        flags.trials, flags.search_tasks, 1, 3, flags.batch, (TRAINED_STEPS,), flags.val_tasks, flags.val_draws
+    )
+    programs = Programs(flags.programs)
+    for name in claimed(flags.rows, flags.folder / "claims" / f"{flags.stage}-{flags.claim}"):
         began = time.time()
-        learners, steps, seconds = train(row, experiment, opened, flags)
-        if flags.tasks and steps < experiment.training.steps:
-            print(f"{row}: stopped at step {steps} of {experiment.training.steps}", flush=True)
-            continue
-        about = {"row": row, "seeds": flags.seeds, "trained_on": steps * flags.batch, "seconds": round(seconds, 1)}
-        about |= {"parameters": _size(learners[0][2]), "settings": _told(experiment)}
-        keep(row, experiment, opened, learners, flags.out)
-        for draws in DRAWS:
-            for line in scored(opened, learners, draws, flags):
-                told = about | line | {"all_seconds": round(time.time() - began, 1)}
-                with (flags.out / "rows.jsonl").open("a") as lines:
-                    lines.write(json.dumps(told) + "\n")
-                short = " ".join(f"{name} {one['mean']:.3f}±{one['ci95']:.3f}" for name, one in line["metrics"].items())
-                print(f"{row} {line['range']} {draws} draws, {told['trained_on']:,} tasks: {short}", flush=True)
-
-
-def _on(experiment: Experiment, extent: tuple[float, float]) -> Experiment:
-    return with_changes(experiment, {"benchmark_settings.input_range": extent})
-
-
-def begun(experiment: Experiment, opened: dict[Any, Benchmark], level: Any, places: list[Any]) -> tuple[Any, ...]:
-    """Fresh learners of each range and seed, their states as one, where their tasks come from, and their keys."""
-    made = []
-    for extent, seed in places:
-        scaling = scaling_for(_on(experiment, extent), opened[extent])
-        made.append(fresh(experiment, opened[extent].train.spec, scaling, key=run_keys(seed)[0]))
-    states = bundle([initial_state(learner, level) for learner in made])
-    sources = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[opened[extent].movable for extent, _ in places])
-    return made, states, sources, jnp.stack([run_keys(seed)[1] for _, seed in places])
-
-
-def train(row: str, experiment: Experiment, opened: dict[Any, Benchmark], flags: Any) -> tuple[Learners, int, float]:
-    """The learners of each range and seed, the steps they took and the seconds."""
-    training = experiment.training
-    level = replace(training, schedule="constant", warmup=0, outer_lr=1.0)
-    places = [(extent, seed) for extent in RANGES for seed in range(flags.seeds)]
-    made, states, sources, keys = begun(experiment, opened, level, places)
-    states, step = resumed(states, row, flags)
-    began, told, first, warming = time.time(), time.time(), step, None
-    while (step < training.steps or not flags.tasks) and time.time() < flags.until:
-        share = (step + CHUNK / 2) / training.steps if flags.tasks else (time.time() - began) / (flags.until - began)
-        falling = 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
-        rates = jnp.full(len(places), training.outer_lr * falling)
-        states = eqx.tree_at(lambda s: s.rate, states, rates)
-        states, (losses, _, _) = run_each(states, sources, keys, step + jnp.arange(CHUNK), level)
-        jax.block_until_ready(losses)  # else the clock would run ahead of the device
-        if step == first:
-            print(f"{row}: compiled in {time.time() - began:.0f} s", flush=True)
-            began = time.time()
-            ready = initial_state(made[0], level).learner
-            warming = threading.Thread(target=warm, args=(ready, opened[RANGES[0]], flags))
-            warming.start()
-        step += CHUNK
-        if time.time() - told > 20:
-            told = time.time()
-            each = ", ".join(f"{loss:.3f}" for loss in np.asarray(losses).mean(1))
-            pace = (step - first) * training.tasks_per_batch * len(places) / (told - began)
-            print(f"{row}: step {step} of {training.steps}, {pace:,.0f} tasks/s, losses {each}", flush=True)
-    if warming is not None:
-        warming.join()
-    if flags.tasks and step < training.steps:
-        path = flags.out / "states" / f"{row}-{step}.eqx"
-        path.parent.mkdir(exist_ok=True)
-        eqx.tree_serialise_leaves(path, eqx.filter(states, eqx.is_array))
-    learners = [state.learner for state in unbundle(states, len(places))]
-    trees = [eqx.combine(eqx.filter(new, eqx.is_array), old) for new, old in zip(learners, made, strict=True)]
-    return [(*place, one) for place, one in zip(places, trees, strict=True)], step, time.time() - began
-
-
-def warm(learner: Any, benchmark: Benchmark, flags: Any) -> None:
-    """Compiles what will score, while others train."""
-    some = benchmark.test_set(min(AT_ONCE, flags.test_tasks))
-    for draws in DRAWS:
-        evaluate(learner, some, num_samples=draws, key=jr.key(TEST_SEED), tasks_at_once=some.num_tasks)
-
-
-def resumed(states: Any, row: str, flags: Any) -> tuple[Any, int]:
-    """The states that an earlier attempt left, and its steps; else those given."""
-    found = sorted(flags.resume.glob(f"{row}-[0-9]*.eqx")) if flags.resume else []
-    if not found:
-        return states, 0
-    kept = eqx.tree_deserialise_leaves(found[-1], eqx.filter(states, eqx.is_array))
-    return eqx.combine(kept, states), int(found[-1].stem.rpartition("-")[2])
-
-
-def _told(experiment: Experiment) -> dict[str, Any]:
-    """The settings that the search is about."""
-    paths = [path for path in space_of(experiment) if path != TEST_STEPS]
-    inner = getattr(experiment.method_settings, "inner", None)
-    return {path: setting(experiment, path) for path in paths} | ({"test_steps": inner.test_steps} if inner else {})
-
-
-def _size(learner: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(learner, eqx.is_inexact_array)))
-
-
-def keep(row: str, experiment: Experiment, opened: dict[Any, Benchmark], learners: Learners, out: Path) -> None:
-    """Runs of seed 0, where weights are few."""
-    for extent, seed, learner in learners:
-        if seed == 0 and _size(learner) <= FEW:
-            folder = out / f"{extent[0]:g}..{extent[1]:g}" / row
-            (run,) = create_runs(_on(experiment, extent), opened[extent], folder, [seed], force=True)
-            run.save_learner(learner)
-
-
-def scored(opened: dict[Any, Benchmark], learners: Learners, draws: int, flags: Any) -> Any:
-    """A line for each range."""
-    for extent, benchmark in opened.items():
-        tests, values = benchmark.test_set(flags.test_tasks), []
-        for place, _, learner in learners:
-            if place == extent:
-                key, at_once = jr.key(TEST_SEED), min(AT_ONCE, flags.test_tasks)
-                values.append(evaluate(learner, tests, num_samples=draws, key=key, tasks_at_once=at_once).values)
-        each = {name: np.stack([of_each_task(one[name]) for one in values]) for name in TOLD}
-        yield {
-            "range": extent,
-            "draws": draws,
-            "tasks": flags.test_tasks,
-            "digest": tests.digest,
-            "metrics": {name: summarise_crossed(one) for name, one in each.items()},
-            "medians": {name: float(np.median(one.mean(0))) for name, one in each.items()},
-            "by_seed": {name: one.mean(1).tolist() for name, one in each.items()},
-        }
+        try:
+            work(Row(name, search, programs, flags.until), flags)
+        except OutOfTime:
+            print(f"{name}: out of time", flush=True)
+            break
+        print(f"{name}: {flags.stage} took {time.time() - began:.0f} s", flush=True)
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("stage", choices=["ahead", "ahead-scores", "check", "search", "train"])
+    parser.add_argument("folder", type=Path)
     parser.add_argument("rows", nargs="+")
-    parser.add_argument("--tasks", type=int, default=5_000_000, help="of each learner; 0: as many as --until allows")
+    parser.add_argument("--programs", type=Path, help="folder of compiled programs")
+    parser.add_argument("--until", type=float, default=math.inf, help="seconds since 1970")
+    parser.add_argument("--claim", default=str(os.getpid()), help="processes with the same one share the rows")
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--search-tasks", type=int, default=200_000, help="of each trial")
+    parser.add_argument("--val-tasks", type=int, default=1000)
+    parser.add_argument("--val-draws", type=int, default=10)
+    parser.add_argument("--tasks", type=int, default=5_000_000, help="of each learner")
     parser.add_argument("--batch", type=int, default=200)
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--test-tasks", type=int, default=20_000)
-    parser.add_argument("--resume", type=Path, help="folder of states that an earlier attempt left")
-    parser.add_argument("--until", type=float, default=math.inf)
     return parser.parse_args()
 
 

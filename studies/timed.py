@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from clock import chunk, falling, parameters
 
 from stmaml.benchmarks.base import TEST_SEED, Benchmark
 from stmaml.benchmarks.sources import TaskSet
@@ -33,22 +34,11 @@ from stmaml.recipes.base import with_changes
 from stmaml.run_files import read_arrays, read_json
 from stmaml.runs import Run, write_json
 from stmaml.training import initial_state
-from stmaml.training.steps import run_steps
 
 SHOTS = (2, 5, 10, 20, 40)
 SCORES = ("mse", "nll", "crps", "coverage90", "bce", "bce_single", "bce_unseen", "diversity", "accuracy")
 MEAN_OF = 40  # chunks of steps that a running mean of the weights is of, about
-LOOKS = (
-    0.1,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.6,
-    0.7,
-    0.8,
-    0.9,
-)  # parts of the time after which validation tasks are looked at, and at the end
+LOOKS = np.arange(1, 10) / 10  # parts of the time after which validation tasks are looked at, and at the end
 
 
 def main() -> None:
@@ -108,8 +98,7 @@ def train(
     learner = fresh(experiment, benchmark.train.spec, scaling_for(experiment, benchmark), key=init_key)
     learner = with_weights(learner, read_arrays(flags.start)) if flags.start else learner
     state, val = initial_state(learner, config), benchmark.val_set(config.val_tasks)
-    size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(learner, eqx.is_inexact_array)))
-    tell(flags, event="built", parameters=size)
+    tell(flags, event="built", parameters=parameters(learner))
     step, best, kept, mean, looks, start = 0, math.inf, learner, state.learner, list(LOOKS), 0.0
     while True:
         part = 0.0 if not start else 1.0 if time.time() >= end else (time.time() - start) / (end - start)
@@ -126,11 +115,8 @@ def train(
                     run.save_learner(kept)
         if part >= 1.0:
             return kept, step
-        rate = 0.5 * (1 + math.cos(math.pi * part))
-        state = eqx.tree_at(lambda s: s.rate, state, jnp.asarray(rate, dtype=state.rate.dtype))
-        steps = step + jnp.arange(flags.chunk)
-        state, (losses, logs, finite) = jax.block_until_ready(
-            run_steps(state, benchmark.train, train_key, steps, config)
+        state, (losses, logs, finite) = chunk(
+            state, falling(part), benchmark.train, train_key, step, flags.chunk, config
         )
         step += flags.chunk
         mean = blended(mean, state.learner, jnp.asarray(1 / min(step // flags.chunk, MEAN_OF)))

@@ -66,7 +66,7 @@ def test_trials_that_train_side_by_side_keep_their_own_rates(key):
     )
     base = with_changes(base, {"method_settings.hidden": (4,), "method_settings.inner.inner_steps": 1})
     trials = [Trial({grid.OPTIMIZER: "adam", grid.OUTER_LR: rate, grid.INNER_LR: 0.01}) for rate in (1e-12, 0.01)]
-    (still,), (moved,) = train_group(base, trials, [base.benchmark_settings.open()], tasks=100, width=2)
+    (still,), (moved,) = train_group(base, trials, benchmarks=[base.benchmark_settings.open()], tasks=100, width=2)
     begun, _ = varied(base, trials[0], base.benchmark_settings.open())
     first, last, other = ([np.asarray(leaf) for leaf in jax.tree.leaves(_theta(one))] for one in (begun, still, moved))
     assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(first, last, strict=True))
@@ -112,7 +112,7 @@ def trained(monkeypatch) -> list[tuple[int, int]]:
     """Replaces training and scoring by a bowl with its bottom at Muon and an outer rate of 0.01; what was trained."""
     calls: list[tuple[int, int]] = []
 
-    def train(base, trials, benchmarks, *, tasks, width):
+    def train(base, trials, *, benchmarks, tasks, width):
         calls.extend((tasks, width) for _ in trials)
         return [[trial] * len(benchmarks) for trial in trials]
 

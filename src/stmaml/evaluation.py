@@ -75,7 +75,7 @@ def evaluate(
     size = _within_memory(min(tasks_at_once, task_set.num_tasks), learner, task_set, num_samples)
     for index, batch in enumerate(task_set.chunks(size)):
         first, count = index * size, min(size, task_set.num_tasks - index * size)
-        scores = _score_batch(learner, batch, num_samples, key, jnp.asarray(first), judge)
+        scores = score_batch(learner, batch, num_samples, key, jnp.asarray(first), judge)
         parts.append({name: np.asarray(values)[:count] for name, values in scores.items()})
         if what:
             tell(what, first + count, task_set.num_tasks)
@@ -99,7 +99,7 @@ def scores_of(values: dict[str, Float[np.ndarray, "m *part"]], task_set: TaskSet
 def scored(learner: AbstractMetaLearner, task_set: TaskSet) -> set[str]:
     """Names of the scores that `evaluate` would give, without computing any."""
     batch = next(task_set.chunks(1))
-    return set(eqx.filter_eval_shape(_score_batch, learner, batch, 1, jr.key(0), jnp.asarray(0), None))
+    return set(eqx.filter_eval_shape(score_batch, learner, batch, 1, jr.key(0), jnp.asarray(0), None))
 
 
 def _within_memory(size: int, learner: AbstractMetaLearner, task_set: TaskSet, num_samples: int) -> int:
@@ -115,14 +115,16 @@ def _within_memory(size: int, learner: AbstractMetaLearner, task_set: TaskSet, n
 
 
 @eqx.filter_jit
-def _score_batch(
+def score_batch(
     learner: AbstractMetaLearner,
     batch: TaskBatch,
     num_samples: int,
     key: PRNGKeyArray,
     first: Int[Array, ""],
-    judge: Judge | None,
+    judge: Judge | None = None,
 ) -> dict[str, Float[Array, "m *bins"]]:
+    """`evaluate` for some tasks of a set, the first of which has this place in it."""
+
     def score(batch: TaskBatch, index: Int[Array, ""]) -> dict[str, Float[Array, "*bins"]]:
         support, query = batch.tasks.support, batch.tasks.query
         # The key belongs to the task's place in the set: scores do not depend on how many tasks are scored at once.

@@ -4,7 +4,8 @@ a little, the best third anew for three times as long. Every choice is made on v
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from stmaml.benchmarks.sources import TaskSet
 from stmaml.border.writing import write_json
 from stmaml.errors import RunError, at_least
 from stmaml.evaluation import evaluate
+from stmaml.methods.base import AbstractMetaLearner
 from stmaml.metric_table import metric
 from stmaml.provenance import provenance
 from stmaml.recipes import RECIPES, Experiment
@@ -28,6 +30,10 @@ from stmaml.search.side_by_side import Varied, train_group
 FILE = "search.json"
 TASKS_AT_ONCE = 500
 Record = dict[str, Any]
+Train = Callable[..., Sequence[Sequence[AbstractMetaLearner]]]
+"""Trials of one group, `tasks` and `width` -> a learner of each for every benchmark that is searched."""
+Judge = Callable[[Trial, Sequence[Any]], Record]
+"""A trial and its learners -> the trial with its scores."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +65,26 @@ class Search:
 
     def run(self, benchmark: str, row: str, folder: Path, **changes: Any) -> Record:
         """All trials, those kept in `folder` from before not again; `changes` are to settings of the benchmark."""
-        base = row_recipe(RECIPES, benchmark, row)
-        base = with_changes(base, {f"benchmark_settings.{name}": value for name, value in changes.items()})
-        base = replace(base, training=replace(base.training, tasks_per_batch=self.tasks_per_batch))
-        record = self._opened(base, row, folder)
+        base = with_changes(
+            self.start(benchmark, row), {f"benchmark_settings.{name}": value for name, value in changes.items()}
+        )
         judge = _Judge.of(base, self)
+        train = partial(train_group, base, benchmarks=judge.benchmarks)
+        return self.halve(base, row, folder, train, judge, together=judge.together)
+
+    def start(self, benchmark: str, row: str) -> Experiment:
+        """What all trials of a row have in common."""
+        return with_changes(row_recipe(RECIPES, benchmark, row), {"training.tasks_per_batch": self.tasks_per_batch})
+
+    def halve(
+        self, base: Experiment, row: str, folder: Path, train: Train, judge: Judge, *, together: bool = True
+    ) -> Record:
+        """`run` for settings that are at hand, with trials trained and judged as the caller says, side by side or each
+        by itself."""
+        record = self._opened(base, row, folder)
         trials = draw_trials(base, self.trials, self.inner_steps)
         for number in range(self.rounds):
-            self._round(base, number, trials, judge, record, folder)
+            self._round(base, number, trials, (train, judge, together), record, folder)
             trials = _best(_of_round(record, number), trials, max(1, len(trials) // self.keep))
         record["chosen"] = _chosen(base, record, self.rounds - 1)
         write_json(folder / FILE, record)
@@ -85,18 +103,24 @@ class Search:
         return record
 
     def _round(
-        self, base: Experiment, number: int, trials: Sequence[Trial], judge: "_Judge", record: Record, folder: Path
+        self,
+        base: Experiment,
+        number: int,
+        trials: Sequence[Trial],
+        how: tuple[Train, Judge, bool],
+        record: Record,
+        folder: Path,
     ) -> None:
         """Trains and judges the trials of a round, group by group, and keeps what came out after each."""
         widths = _count(trial.group for trial in draw_trials(base, self.trials, self.inner_steps))
-        tasks = self.tasks * self.keep**number
+        tasks, (train, judge, together) = self.tasks * self.keep**number, how
         done = [Trial(one["settings"], one["seed"]) for one in _of_round(record, number)]
         for group in dict.fromkeys(trial.group for trial in trials):
             mine = [trial for trial in trials if trial.group == group and trial not in done]
-            for some in _in_parts(mine, widths[group] if judge.together else 1):
+            width = widths[group] if together else 1
+            for some in _in_parts(mine, width):
                 began = time.monotonic()
-                width = widths[group] if judge.together else 1
-                learners = train_group(base, some, judge.benchmarks, tasks=tasks, width=width)
+                learners = train(some, tasks=tasks, width=width)
                 took = round((time.monotonic() - began) / len(some), 2)
                 about = {"round": number, "tasks": tasks, "seconds": took}
                 record["trials"] += [about | judge(*pair) for pair in zip(some, learners, strict=True)]

@@ -16,7 +16,7 @@ from stmaml.benchmarks.sources import check_batch
 from stmaml.experiments import fresh, run_keys, scaling_for
 from stmaml.inner import InnerLoop
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, Metrics
-from stmaml.methods.wrapper import with_settings
+from stmaml.methods.wrapper import with_inner, with_settings
 from stmaml.progress import tell
 from stmaml.recipes import Experiment
 from stmaml.search.grid import INNER_LR, KL_WEIGHT, OUTER_LR, Trial
@@ -52,8 +52,7 @@ class Varied(AbstractMetaLearner):
 
     def with_steps(self, inner_steps: int) -> "Varied":
         """The same with another number of inner steps."""
-        many = with_settings(self.learner, lambda s: replace(s, inner=replace(s.inner, inner_steps=inner_steps)))
-        return replace(self, learner=many)
+        return replace(self, learner=with_inner(self.learner, lambda inner: replace(inner, inner_steps=inner_steps)))
 
     def _vary(self, settings: Any) -> Any:
         if self.inner_lr is not None:
@@ -88,14 +87,14 @@ def _number(value: float | None) -> Scalar | None:
 
 
 def train_group(
-    base: Experiment, trials: Sequence[Trial], benchmarks: Sequence[Benchmark], *, tasks: int, width: int
+    base: Experiment, trials: Sequence[Trial], *, benchmarks: Sequence[Benchmark], tasks: int, width: int
 ) -> list[list[Varied]]:
     """Every trial on the training tasks of every benchmark, in that order: learners as they are after `tasks` tasks.
 
     Trials are of one group. The last is repeated up to `width` of them, so that another call with fewer trials need not
     be compiled. A trial whose numbers are no longer finite goes on so and harms no other."""
     padded = [*trials, *[trials[-1]] * (width - len(trials))]
-    training = _level(trials[0].of(base).training)
+    training = level(trials[0].of(base).training)
     pairs = [(trial, benchmark) for trial in padded for benchmark in benchmarks]
     made = [varied(base, trial, benchmark) for trial, benchmark in pairs]
     states = bundle([initial_state(learner, training) for learner, _ in made])
@@ -113,7 +112,7 @@ def _learner(state: State) -> Varied:
     return state.learner
 
 
-def _level(training: TrainConfig) -> TrainConfig:
+def level(training: TrainConfig) -> TrainConfig:
     """The training's optimizer at rate 1: rates and their way down are numbers of the program."""
     return TrainConfig(
         steps=1,
@@ -137,7 +136,7 @@ def _run(
 ) -> State:
     """All steps, with rates that fall along a half cosine, level within each call."""
     own = any(benchmark is not benchmarks[0] for benchmark in benchmarks)
-    run, source = (run_each, _stacked(benchmarks)) if own else (run_many, benchmarks[0].train)
+    run, source = (run_each, stacked(benchmarks)) if own else (run_many, benchmarks[0].train)
     for start in range(0, steps, CHUNK):
         falling = 0.5 * (1 + math.cos(math.pi * (start + CHUNK / 2) / steps))
         states = eqx.tree_at(lambda s: s.rate, states, rates * falling)
@@ -147,7 +146,7 @@ def _run(
     return jax.block_until_ready(states)
 
 
-def _stacked(benchmarks: Sequence[Benchmark]) -> Any:
+def stacked(benchmarks: Sequence[Benchmark]) -> Any:
     """The training sources on a leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[benchmark.movable for benchmark in benchmarks])
 
