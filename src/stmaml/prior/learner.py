@@ -21,7 +21,8 @@ POOLED = 4
 PARTS = 3
 START_STD, START_WEIGHT = (-0.3, 0.0, 0.7), (0.5, 0.5, -1.0)  # logs
 FAR = 10.0
-NARROWEST, WIDEST = -5.0, 3.0
+NARROWEST, WIDEST = -4.0, 3.0
+RATES = (1.0, 2.0, 4.0)  # of the waves in which a value is read too, so that near values are told from far ones
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Sizes:
     cell_width: int = 128
     cell_layers: int = 2
     row_width: int = 256
-    row_layers: int = 5
+    row_layers: int = 6
 
 
 class Groups(eqx.Module):
@@ -65,6 +66,18 @@ class Memory(eqx.Module):
     cells: Seen | None = None
     """As each layer of cells met them, on a leading axis."""
     rows: Seen | None = None
+
+
+class Begun(eqx.Module):
+    """Tables before any layer has read them, with what their linear models say. No weight has a part in it, so that
+    training may draw it ahead."""
+
+    memory: Memory
+    groups: Groups
+    """Those to learn from, then new ones; targets in units of the linear model, 0 where not known."""
+    anchor: Anchor
+    count: int = eqx.field(static=True)
+    """How many groups are there to learn from."""
 
 
 class Said(eqx.Module):
@@ -110,7 +123,7 @@ class Learner(eqx.Module):
     def __init__(self, sizes: Sizes, *, key: PRNGKeyArray):
         keys = jr.split(key, 12)
         width, wide = sizes.cell_width, sizes.row_width
-        self.value, self.column_in = Dense(2, width, key=keys[0]), Dense(KINDS + 2, width, key=keys[1])
+        self.value, self.column_in = Dense(2 + 2 * len(RATES), width, key=keys[0]), Dense(KINDS + 2, width, key=keys[1])
         self.cell_out = Dense(width, width, key=keys[2])
         self.target_in, self.group_in = Dense(9, width, key=keys[3]), Dense(2, width, key=keys[4])
         self.table_in = Dense(4, width, key=keys[5])
@@ -124,45 +137,46 @@ class Learner(eqx.Module):
     def __call__(self, train: Groups, new: Groups, about: About, *, dtype: Any = jnp.float32) -> Said:
         """What is said of the rows of new groups; that of labelled ones is not to be used. In one pass, which compiles
         sooner than `remember` and `answer`, and says the same."""
-        begun, count = _begun(train, about), train.y.shape[1]
-        both = jax.tree.map(lambda one, other: jnp.concatenate([one, other], axis=1), train, new)
-        x, anchor, *_ = self._read(begun, both, dtype, count)
-        return self._said(begun, x[:, count:], anchor.at(slice(count, None)))
+        return self.say(begin(train, new, about), dtype=dtype)
+
+    def say(self, begun: Begun, *, dtype: Any = jnp.float32) -> Said:
+        """What is said of the rows of new groups of tables whose linear models are known."""
+        x, *_ = self._read(begun.memory, begun.groups, begun.anchor, dtype, begun.count)
+        return self._said(begun.memory, x[:, begun.count :], begun.anchor.at(slice(begun.count, None)))
 
     def remember(self, train: Groups, about: About, *, dtype: Any = jnp.float32) -> Memory:
         """What is there to learn from, read once; its rows are all labelled, but for padding."""
-        begun = _begun(train, about)
-        _, _, cells, rows = self._read(begun, train, dtype, train.y.shape[1])
-        return replace(begun, cells=cells, rows=rows)
+        memory = _begun(train, about)
+        _, cells, rows = self._read(memory, *_anchored(memory, train), dtype, train.y.shape[1])
+        return replace(memory, cells=cells, rows=rows)
 
     def answer(self, memory: Memory, new: Groups, *, dtype: Any = jnp.float32) -> Said:
         """What is said of the rows of new groups."""
-        x, anchor, *_ = self._read(memory, new, dtype, 0)
+        groups, anchor = _anchored(memory, new)
+        x, *_ = self._read(memory, groups, anchor, dtype, 0)
         return self._said(memory, x, anchor)
 
     def _said(self, memory: Memory, x: Array, anchor: Anchor) -> Said:
-        raw = self.head(self.norm(x).astype(jnp.float32))
+        raw = self.head(self.norm(x.astype(jnp.float32)))
         return _said(raw, anchor, memory.scale[:, None, None], memory.centre[:, None, None])
 
-    def _read(self, memory: Memory, groups: Groups, dtype: Any, train: int) -> tuple[Array, Anchor, Seen, Seen]:
+    def _read(self, memory: Memory, groups: Groups, anchor: Anchor, dtype: Any, train: int) -> tuple[Array, Seen, Seen]:
         """Rows after all layers, with what each layer saw. The first `train` groups are those to learn from; if there
         are none, what is remembered of them is seen."""
-        y = (groups.y - memory.centre[:, None, None]) / memory.scale[:, None, None] * groups.labelled
-        anchor = jax.lax.stop_gradient(jax.vmap(fit_anchor)(memory.line, groups.x, y, groups.labelled))
         known, about = Rows(groups.labelled, memory.there), memory.about
-        target = self._target(memory, groups.labelled, y, anchor, train)
+        target = self._target(memory, groups.labelled, groups.y, anchor, train)
         cells = jnp.concatenate([self._cells(about, groups.x, anchor), target[..., None, :]], axis=-2).astype(dtype)
         column = jnp.concatenate([about.column, jnp.ones_like(about.column[:, :1])], axis=1)
         cells, seen = _through(self.cells, cells, memory.cells, lambda layer, x, seen: layer(x, column, known, seen))
         x = self.to_row(self._gathered(cells, column))
         x, seen_rows = _through(self.rows, x, memory.rows, lambda layer, x, seen: layer(x, known, seen))
-        return x, anchor, seen, seen_rows
+        return x, seen, seen_rows
 
     def _cells(self, about: About, x: Array, anchor: Anchor) -> Float[Array, "b g s c d"]:
         column = jnp.concatenate(
             [jax.nn.one_hot(about.kind, KINDS), anchor.slope[..., None], anchor.slope_std[..., None]], axis=-1
         )
-        value = self.value(jnp.stack([x, jnp.tanh(x)], axis=-1))
+        value = self.value(_readings(x))
         return self.cell_out(jax.nn.gelu(value + self.column_in(jnp.clip(column, -FAR, FAR))[:, None, None]))
 
     def _target(self, memory: Memory, known: Array, y: Array, anchor: Anchor, train: int) -> Float[Array, "b g s d"]:
@@ -193,6 +207,26 @@ class Learner(eqx.Module):
         shares = jax.nn.softmax(scores * key.shape[-1] ** -0.5 + hidden, axis=-1).astype(cells.dtype)
         found = self.gather.joined(jnp.einsum("bgsphk,bgskhe->bgsphe", shares, value))
         return jnp.concatenate([found.reshape(*cells.shape[:3], -1), cells[..., -1, :]], axis=-1)
+
+
+def begin(train: Groups, new: Groups, about: About) -> Begun:
+    """Tables with what their linear models say of all rows."""
+    memory = _begun(train, about)
+    both = jax.tree.map(lambda one, other: jnp.concatenate([one, other], axis=1), train, new)
+    return Begun(memory, *_anchored(memory, both), train.y.shape[1])
+
+
+def _anchored(memory: Memory, groups: Groups) -> tuple[Groups, Anchor]:
+    """Groups with targets in units of the linear model, and what it says of them."""
+    y = (groups.y - memory.centre[:, None, None]) / memory.scale[:, None, None] * groups.labelled
+    anchor = jax.vmap(fit_anchor)(memory.line, groups.x, y, groups.labelled)
+    return Groups(groups.x, y, groups.labelled), jax.lax.stop_gradient(anchor)
+
+
+def _readings(x: Float[Array, "*n"]) -> Float[Array, "*n f"]:
+    """A value in several forms."""
+    waves = [wave(rate * x) for rate in RATES for wave in (jnp.sin, jnp.cos)]
+    return jnp.stack([jnp.clip(x, -FAR, FAR), jnp.tanh(x), *waves], axis=-1)
 
 
 def _begun(train: Groups, about: About) -> Memory:

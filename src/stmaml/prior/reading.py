@@ -9,6 +9,8 @@ from jaxtyping import Float, Int
 
 from stmaml.prior.learner import About, Groups, Learner, Memory, Said
 
+NUMBER = 0
+MOST_SCALED = 8.0
 MOST_ROWS = 512
 MOST_COLUMNS = 30
 MOST_CLASSES = 10
@@ -43,6 +45,13 @@ class Kept:
         """What targets are divided by."""
         return 1.0 if self.num_classes else max(float(self.y.std()), 1e-6)
 
+    def scaled(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+        """Inputs as the learner reads them: numbers in spreads of the rows that it learns from."""
+        number = self.kind == NUMBER
+        mean = np.where(number, self.x.mean(0), 0.0)
+        spread = np.where(number, np.maximum(self.x.std(0), 1e-6), 1.0)
+        return np.clip((x - mean) / spread, -MOST_SCALED, MOST_SCALED)
+
     @property
     def asked_classes(self) -> list[int]:
         """Classes that are told from all others: of two, the second."""
@@ -69,7 +78,7 @@ def keep_rows(
     known = np.flatnonzero(np.isfinite(y))
     x, y, group = x[known], y[known], np.unique(group[known], return_inverse=True)[1]
     rows = _thinned(group, most_rows, np.random.default_rng(seed))
-    chosen = _columns(x, y, num_classes)
+    chosen = _columns(x[rows], y[rows], num_classes)
     return Kept(
         x[rows][:, chosen], y[rows], np.unique(group[rows], return_inverse=True)[1], chosen, kind[chosen], num_classes
     )
@@ -94,9 +103,10 @@ def _evenly(rows: Int[np.ndarray, " n"], most: int) -> Int[np.ndarray, " m"]:
 
 
 def _columns(x: Float[np.ndarray, "n d"], y: Float[np.ndarray, " n"], num_classes: int) -> Int[np.ndarray, " k"]:
-    """All columns, or as many as there may be of those that go most with the target."""
-    if x.shape[1] <= MOST_COLUMNS:
-        return np.arange(x.shape[1])
+    """Columns that are not the same everywhere, or as many as there may be of those that go most with the target."""
+    uneven = np.flatnonzero(x.std(0) > 1e-6)
+    if len(uneven) <= MOST_COLUMNS:
+        return uneven if len(uneven) else np.arange(1)
     targets = np.stack([y == one for one in range(num_classes)], axis=1) if num_classes else y[:, None]
     centred, wanted = x - x.mean(0), targets - targets.mean(0)
     size = np.sqrt(np.square(centred).sum(0))[:, None] * np.sqrt(np.square(wanted).sum(0))
@@ -125,7 +135,7 @@ def recall(learner: Learner, kept: Kept) -> Memory:
     targets = kept.targets(kept.y)
     x = np.zeros((len(targets), groups, slots, width), dtype=np.float32)
     y, labelled = np.zeros((2, len(targets), groups, slots), dtype=np.float32)
-    x[:, kept.group, place, : kept.x.shape[1]] = kept.x
+    x[:, kept.group, place, : kept.x.shape[1]] = kept.scaled(kept.x)
     y[:, kept.group, place], labelled[:, kept.group, place] = targets, 1
     return _remember(learner, Groups(*map(jnp.asarray, (x, y, labelled))), _about(kept, len(targets), width))
 
@@ -192,7 +202,7 @@ def respond(
     for i, one in enumerate(some):
         count, total = len(one.labelled), len(one.labelled) + len(one.asked)
         rows = np.concatenate([one.labelled, one.asked])
-        inputs[:, i, :total, : len(kept.chosen)] = x[rows][:, kept.chosen]
+        inputs[:, i, :total, : len(kept.chosen)] = kept.scaled(x[rows][:, kept.chosen])
         targets[:, i, :count], labelled[:, i, :count] = kept.targets(y[one.labelled]), 1
     said = _answer(learner, memory, Groups(*map(jnp.asarray, (inputs, targets, labelled))))
     expected, variance = np.asarray(said.expected, float), np.asarray(said.variance, float)

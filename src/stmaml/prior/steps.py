@@ -29,7 +29,7 @@ class Memory(eqx.Module):
     count: Float[Array, ""]
 
 
-def begin(weights: Any) -> Memory:
+def begin_steps(weights: Any) -> Memory:
     """Nothing is remembered yet."""
     blocks, rest = _apart(weights)
     flat = ravel_pytree(rest)[0]
