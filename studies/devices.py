@@ -1,12 +1,17 @@
 """Loss and gradient of every recipe on the CPU and on another device: how far apart are they?
 
 python studies/devices.py [--device gpu] [--jobs 14] [--minutes 4] [--recipes regression2d weather/maml] [--out FILE]
+python studies/devices.py --device cpu --kept FOLDER   # the CPU's numbers alone, to be read with --kept elsewhere
 
 Every recipe starts from the same weights, made on the CPU, and sees the same 25, 100 and 300 tasks of random numbers
 (pictures: 4, 8 and 16 tasks of 28 x 28 pixels), a part of them at a time. `exact` has all products in single precision
 on both; `usual` has the recipe's own precision and the device's (TF32 or bfloat16 on a GPU), beside the CPU's exact
 numbers. A gap is the length of the difference over the length of the CPU's gradient; for losses, the same of two
-numbers. No files are read. Processes share the recipes; a program is compiled once for each recipe, device and kind."""
+numbers. Of long gradients, 4,096 sums of their numbers with random signs are compared, whose difference is as long as
+theirs to a few percent. Processes share the recipes; a program is compiled once for each recipe, device and kind.
+
+Compiling for a GPU takes most of the time. These make it shorter, and the programs slower:
+XLA_FLAGS="--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_llvm_disable_expensive_passes=true"."""
 
 import argparse
 import json
@@ -31,6 +36,7 @@ TASKS, PICTURE_TASKS = (25, 100, 300), (4, 8, 16)
 PICTURES = ("celeba", "plain-multi")
 LARGE = ("best", "years", "same-year")
 PICTURE, SIDE, WAYS = (28, 28, 3), 28, 5
+SUMS = 4096  # that stand for a gradient
 PIXELS = 100  # asked of each image to be completed
 APART = 1e-3  # gap from which exact numbers are no longer those of rounding
 
@@ -123,9 +129,19 @@ class Learner:
             with jax.default_matmul_precision("highest" if self.exact else None):
                 loss, gradient = mean_loss(learner, *jax.device_put((tasks, keys), device))
             leaves = [np.asarray(leaf.astype(jnp.float32)).ravel() for leaf in jax.tree.leaves(gradient)]
-            return float(loss), np.concatenate(leaves).astype(float)
+            return float(loss), summed(np.concatenate(leaves).astype(float))
 
         return run
+
+
+def summed(vector: np.ndarray) -> np.ndarray:
+    """A long vector as sums over random parts of it with random signs: of differences, lengths stay as they are
+    (Charikar and others, "Finding frequent items in data streams", 2002)."""
+    if len(vector) <= SUMS:
+        return vector
+    rng = np.random.default_rng(len(vector))
+    places, signs = rng.integers(0, SUMS, len(vector)), rng.choice([-1.0, 1.0], len(vector))
+    return np.bincount(places, signs * vector, minlength=SUMS)
 
 
 def results(run: Callable[[Task, Any], Result], spec: TaskSpec, counts: tuple[int, ...]) -> dict[int, Result]:
@@ -140,6 +156,20 @@ def results(run: Callable[[Task, Any], Result], spec: TaskSpec, counts: tuple[in
         loss, gradient = loss + one[0], gradient + one[1]
         if first + part in counts:
             found[first + part] = (loss * part / (first + part), gradient * part / (first + part))
+    return found
+
+
+def on_cpu(recipe: Recipe, kept: Path | None) -> dict[int, Result]:
+    """The CPU's exact numbers; from a folder where they are kept, and kept there where they are not yet."""
+    path = None if kept is None else kept / f"{'-'.join(recipe)}.npz"
+    if path is not None and path.exists():
+        with np.load(path) as file:
+            return {count: (float(file[f"loss{count}"]), file[f"gradient{count}"]) for count in counts_of(recipe)}
+    found = results(Learner(recipe, True).program(jax.devices("cpu")[0]), spec_of(RECIPES[recipe]), counts_of(recipe))
+    if path is not None:
+        arrays = {f"loss{count}": np.asarray(one[0]) for count, one in found.items()}
+        arrays |= {f"gradient{count}": one[1].astype(np.float32) for count, one in found.items()}
+        np.savez(path, **arrays)
     return found
 
 
@@ -177,19 +207,22 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, f"{count} recipes; exact numbers apart by {APART:g} or more in {len(apart)}: {apart}"])
 
 
-def work(recipes: list[Recipe], share: Share, platform: str) -> None:
-    """This share of the recipes, a line for each row: exact numbers of all of them first."""
-    device, wanted = jax.devices(platform)[0], {}
-    for exact in (True, False):
-        for recipe in recipes[share.place :: share.of]:
-            if share.over:
-                return
+def work(recipes: list[Recipe], share: Share, platform: str, kept: Path | None, done: set[tuple[str, bool]]) -> None:
+    """What nobody has taken yet, a line for each row: exact numbers of all recipes first. On a CPU there is nothing to
+    compare: its numbers are kept."""
+    device = jax.devices(platform)[0]
+    for exact in (True,) if platform == "cpu" else (True, False):
+        for recipe in recipes:
+            name = "/".join(recipe)
+            if (name, exact) in done or share.over or not share.takes(f"{name}-{exact}"):
+                continue
             began = time.monotonic()
-            if recipe not in wanted:
-                run = Learner(recipe, True).program(jax.devices("cpu")[0])
-                wanted[recipe] = results(run, spec_of(RECIPES[recipe]), counts_of(recipe))
-            for row in compared(recipe, exact, wanted[recipe], device):
-                share.tell({**row, "seconds": round(time.monotonic() - began, 1)})
+            want, had = on_cpu(recipe, kept), time.monotonic()
+            if platform == "cpu":
+                share.tell({"recipe": name, "seconds": round(had - began, 1)})
+                continue
+            for row in compared(recipe, exact, want, device):
+                share.tell({**row, "cpu_seconds": round(had - began, 1), "seconds": round(time.monotonic() - had, 1)})
             jax.clear_caches()
 
 
@@ -201,16 +234,26 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no recipe is begun")
     parser.add_argument("--out", type=Path, help="file for the gaps")
+    parser.add_argument("--kept", type=Path, help="folder of the CPU's numbers, filled where they are missing")
+    parser.add_argument("--again", type=Path, help="gaps of an earlier call, to go on with those that are missing")
     add_flags(parser)
     flags = parser.parse_args()
-    recipes = chosen(flags.recipes)
+    recipes, before = chosen(flags.recipes), []
+    if flags.again is not None:
+        before = json.loads(flags.again.read_text())["rows"]
+    if flags.kept is not None:
+        flags.kept.mkdir(exist_ok=True, parents=True)
     if flags.lines is not None:
-        return work(recipes, share_of(flags), flags.device)
+        done = {(row["recipe"], row["exact"]) for row in before}
+        return work(recipes, share_of(flags), flags.device, flags.kept, done)
     words = ["devices.py", "--device", flags.device, "--recipes", *("/".join(one) for one in recipes)]
+    words += [word for name in ("kept", "again") if (path := getattr(flags, name)) for word in (f"--{name}", str(path))]
     found = spread(words, flags.jobs, flags.minutes)
+    rows = [*before, *found.records]
     if flags.out is not None:
-        flags.out.write_text(json.dumps({"rows": found.records, "broken": found.broken}, indent=1))
-    print(table_of(found.records))
+        flags.out.write_text(json.dumps({"rows": rows, "broken": found.broken}, indent=1))
+    if flags.device != "cpu":
+        print(table_of(rows))
     for one in found.broken:
         print(f"process {one['share']} ended with {one['exit']}: {one['said'][-600:]}")
     return None

@@ -1,6 +1,7 @@
 """SIGKILL at random moments: does a run that is resumed end as one that nobody disturbed?
 
 python studies/kills.py [--kills 200] [--subjects maml st-maml table] [--seed 0] [--json]
+python studies/kills.py --again before.json   # those that a campaign had no time for
 
 Subjects are every method on 2D regression, a method on each benchmark that reads files, one method fitted to a table,
 a pool, and two rows of `stmaml reproduce`. Each is run once in peace. Then it is run again and killed after a random
@@ -14,6 +15,7 @@ import random
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -116,14 +118,15 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--subjects", nargs="+", choices=SUBJECTS, default=SUBJECTS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--again", type=Path, nargs="+", default=[], help="results of campaigns whose kills count")
     parser.add_argument("--json", action="store_true")
     add_flags(parser)
     flags = parser.parse_args()
-    share = share_of(flags)
-    mine = flags.subjects[share.place :: share.of]
-    found = run_all(
-        mine, flags.kills * len(mine) // len(flags.subjects), random.Random(flags.seed + share.place), share
-    )
+    done = Counter[str]()
+    for one in (one for path in flags.again for one in json.loads(path.read_text())["records"]):
+        done[one["subject"]] += one["kills"]
+    each = -(-flags.kills // len(flags.subjects))
+    found = run_all({subject: each - done[subject] for subject in flags.subjects}, flags.seed, share_of(flags))
     if flags.json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     else:
@@ -131,23 +134,34 @@ def main() -> None:
     raise SystemExit(any(one.different for one in found))
 
 
-def run_all(subjects: Sequence[str], kills: int, rng: random.Random, share: Share) -> list[Disturbed]:
-    """The subjects in turn, a few kills each, until all kills are spent or time is up."""
-    folder, found, place, ends = Path(tempfile.mkdtemp(prefix="stmaml-kills-")), [], 0, {}
+def run_all(kills: dict[str, int], seed: int, share: Share) -> list[Disturbed]:
+    """So many kills of each subject that no other process has taken, until time is up."""
+    folder, found = Path(tempfile.mkdtemp(prefix="stmaml-kills-")), []
     shell = Shell(folder, folder / "cache", {"STMAML_CACHE": str(folder / "decoded")})
     table = write_table(folder / "table.csv")
     try:
-        while kills > 0 and not share.over:
-            count, subject = min(kills, KILLS_A_RUN), subjects[place % len(subjects)]
-            try:
-                ends[subject] = ends.get(subject) or peaceful(shell, subject, table)
-                found.append(disturb(shell, subject, table, ends[subject], count, rng))
-            except SystemExit as error:  # a command failed that nobody disturbed
-                found.append(Disturbed(subject, count, (), (str(error)[-800:],)))
-            share.tell(asdict(found[-1]))
-            kills, place = kills - count, place + 1
+        for subject, count in kills.items():
+            if count > 0 and not share.over and share.takes(subject):
+                found += _disturbed(shell, subject, table, count, random.Random(f"{seed}-{subject}"), share)
     finally:
         shutil.rmtree(folder)
+    return found
+
+
+def _disturbed(
+    shell: Shell, subject: str, table: Path, kills: int, rng: random.Random, share: Share
+) -> list[Disturbed]:
+    """A few kills a run, until all are spent or time is up."""
+    found, end, runs = [], None, -(-kills // KILLS_A_RUN)
+    for i in range(runs):
+        count = kills // runs + (i < kills % runs)
+        try:
+            end = end or peaceful(shell, subject, table)
+            found.append(disturb(shell, subject, table, end, count, rng))
+        except SystemExit as error:  # a command failed that nobody disturbed
+            found.append(Disturbed(subject, count, (), (str(error)[-800:],)))
+        if share.tell(asdict(found[-1])):
+            break
     return found
 
 

@@ -1,4 +1,5 @@
-"""Work of a study that several processes share: each does every so-manieth case and writes a line of JSON for each."""
+"""Work of a study that several processes share: each does every so-manieth case, or what nobody else has taken yet, and
+writes a line of JSON for each."""
 
 import argparse
 import json
@@ -40,6 +41,16 @@ class Share:
             with self.lines.open("a") as file:
                 file.write(json.dumps(record) + "\n")
         return self.over
+
+    def takes(self, name: str) -> bool:
+        """Whether this process is the first to ask for the case of this name, which is then its own."""
+        if self.lines is None:
+            return True
+        try:
+            (self.lines.parent / f"{name.replace('/', '-')}.taken").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     @property
     def pair(self) -> tuple[int, int]:

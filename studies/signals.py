@@ -11,6 +11,7 @@ files): the system or Python itself answers. Such tries are told by the process'
 caught (Python never does), and counted apart: they must end at once, by the signal."""
 
 import argparse
+import importlib.util
 import json
 import random
 import shutil
@@ -26,8 +27,10 @@ from subjects import Shell, fitting, pooling, reproducing, training, write_table
 
 PATIENCE = 300.0
 COMMANDS = ("list", "train", "evaluate", "fit", "predict", "report", "pool", "ask", "update", "effects", "scores")
-COMMANDS += ("pictures", "reproduce", "floor")
+COMMANDS += ("pictures", "reproduce", "floor", "search", "data", "export", "serve")
 """What is disturbed; from `pool` to `pictures` it is fit, predict, update, effects, evaluate and report of a pool."""
+EXTRAS = {"export": "onnx", "serve": "uvicorn"}
+"""Packages without which a command does nothing."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ def words_of(command: str, folder: Path) -> list[object]:
         "pictures": lambda: ["report", folder / "pooled"],
         "reproduce": lambda: reproducing(folder / "reproduced"),
         "floor": lambda: ["floor", "--tasks", 200, "--draws", 1_000_000],
+        "search": lambda: ["search", "regression2d", "--method", "maml", "--out", folder / "searched"],
+        "data": lambda: ["data", "check", "--data", folder],
+        "export": lambda: ["export", fitted, "--out", folder / "graph.onnx"],
+        "serve": lambda: ["serve", folder / "trained", "--port", 0],
     }
     return made[command]()
 
@@ -86,10 +93,10 @@ def words_of(command: str, folder: Path) -> list[object]:
 def prepare(shell: Shell, commands: Sequence[str]) -> None:
     """Makes the runs that the commands work on."""
     write_table(shell.folder / "table.csv")
-    if {"evaluate", "report"} & set(commands):
+    if {"evaluate", "report", "serve"} & set(commands):
         shell.run(*training("maml", shell.folder / "trained"))
         shell.run("evaluate", shell.folder / "trained", "--tasks", 100)
-    if "predict" in commands:
+    if {"predict", "export"} & set(commands):
         shell.run(*fitting(shell.folder / "table.csv", shell.folder / "fitted"))
     if {"ask", "update", "effects", "scores", "pictures"} & set(commands):
         shell.run(*pooling(shell.folder / "table.csv", shell.folder / "pooled"))
@@ -174,6 +181,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     add_flags(parser)
     flags = parser.parse_args()
+    flags.commands = [one for one in flags.commands if one not in EXTRAS or importlib.util.find_spec(EXTRAS[one])]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, by children as well
     if flags.prepared is not None and not flags.prepared.exists():
         flags.prepared.mkdir()
