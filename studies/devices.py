@@ -28,6 +28,7 @@ import jax.random as jr
 import numpy as np
 from shares import Share, add_flags, share_of, spread
 
+from stmaml.border.arrays import pack_arrays
 from stmaml.nets.waves import octaves_for
 from stmaml.recipes import RECIPES, Experiment, build_learner
 from stmaml.tasks import Scaling, Task, TaskBatch, TaskSpec
@@ -171,7 +172,7 @@ def on_cpu(recipe: Recipe, kept: Path | None) -> dict[int, Result]:
     if path is not None:
         arrays = {f"loss{count}": np.asarray(one[0]) for count, one in found.items()}
         arrays |= {f"gradient{count}": one[1].astype(np.float32) for count, one in found.items()}
-        np.savez(path, **arrays)
+        path.write_bytes(pack_arrays(arrays))
     return found
 
 
