@@ -13,10 +13,12 @@ from stmaml.pool.averaging import restored, whole_of
 from stmaml.pool.base import Column, Draw, Forecast, GroupedRows, Tasks
 from stmaml.pool.boosted.trees import Trees
 from stmaml.pool.guarded import Guarded, bare
+from stmaml.pool.meta import Meta
 from stmaml.pool.mixed.numbers import MIXED
 from stmaml.pool.pooling import Pooling
 from stmaml.pool.scoring import Scored, scored_arrays, scored_from
 from stmaml.pool.usual import Usual
+from stmaml.run_files import json_bytes
 from stmaml.tables.calibration import LEVELS
 
 PATH = Path("members/mixed.npz")
@@ -107,6 +109,12 @@ def test_a_tree_asks_for_columns_that_there_are():
 def test_as_many_fits_as_there_are_arrays():
     with pytest.raises(RunError, match="fits in"):
         restored(MIXED, {**{f"0:{name}": np.zeros(1) for name in "abc"}, "averaged_fits": np.array(2**60)})
+
+
+@pytest.mark.parametrize("plan", [{"method": 3}, {"method": "maml", "width": "x"}, {"a": 1}, [], None])
+def test_the_plan_of_a_meta_learned_member_is_of_its_types(plan):
+    with pytest.raises(RunError):
+        Meta("maml").restore({"settings": json_bytes({"plan": plan, "chosen_step": 0})})
 
 
 def pooling(**changes: object) -> dict[str, object]:

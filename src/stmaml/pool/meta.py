@@ -142,8 +142,11 @@ class Meta:
     def restore(self, state: Arrays) -> FittedMeta:
         """The learner with its weights."""
         about = parse_json(state["settings"].tobytes())
+        plan, chosen = (
+            from_dict(Plan, need(dict, about["plan"], "plan")),
+            need(int, about["chosen_step"], "chosen_step"),
+        )
         weights = Weights(*(jnp.asarray(state[name]) for name in NAMES))
-        plan, chosen = from_dict(Plan, about["plan"]), need(int, about["chosen_step"], "chosen_step")
         return FittedMeta(plan, weights, chosen, state["steps"], state["curve"])
 
 
