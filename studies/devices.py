@@ -28,6 +28,7 @@ import jax.random as jr
 import numpy as np
 from shares import Share, add_flags, share_of, spread
 
+from stmaml.border.arrays import pack_arrays
 from stmaml.nets.waves import octaves_for
 from stmaml.recipes import RECIPES, Experiment, build_learner
 from stmaml.tasks import Scaling, Task, TaskBatch, TaskSpec
@@ -144,13 +145,15 @@ def summed(vector: np.ndarray) -> np.ndarray:
     return np.bincount(places, signs * vector, minlength=SUMS)
 
 
-def results(run: Callable[[Task, Any], Result], spec: TaskSpec, counts: tuple[int, ...]) -> dict[int, Result]:
-    """Means over each number of tasks, which are read as many at a time as the first of them."""
+def results(
+    run: Callable[[Task, Any], Result], spec: TaskSpec, counts: tuple[int, ...], most: int | None = None
+) -> dict[int, Result]:
+    """Means over each number of tasks, up to the most, which are read as many at a time as the first of them."""
     part, found = counts[0], {}
     with jax.default_device(jax.devices("cpu")[0]):
         batch, keys = batch_of(spec, counts[-1]), jr.split(jr.key(1), counts[-1])
     loss, gradient = 0.0, np.zeros(1)
-    for first in range(0, counts[-1], part):
+    for first in range(0, min(counts[-1], most or counts[-1]), part):
         rows = slice(first, first + part)
         one = run(jax.tree.map(lambda leaf, rows=rows: leaf[rows], batch.tasks), keys[rows])
         loss, gradient = loss + one[0], gradient + one[1]
@@ -169,14 +172,16 @@ def on_cpu(recipe: Recipe, kept: Path | None) -> dict[int, Result]:
     if path is not None:
         arrays = {f"loss{count}": np.asarray(one[0]) for count, one in found.items()}
         arrays |= {f"gradient{count}": one[1].astype(np.float32) for count, one in found.items()}
-        np.savez(path, **arrays)
+        path.write_bytes(pack_arrays(arrays))
     return found
 
 
-def compared(recipe: Recipe, exact: bool, want: dict[int, Result], device: jax.Device) -> Iterator[dict[str, Any]]:
+def compared(
+    recipe: Recipe, exact: bool, want: dict[int, Result], device: jax.Device, most: int | None
+) -> Iterator[dict[str, Any]]:
     """A row for each number of tasks: how far the device's numbers are from those wanted."""
-    got = results(Learner(recipe, exact).program(device), spec_of(RECIPES[recipe]), counts_of(recipe))
-    for count in want:
+    got = results(Learner(recipe, exact).program(device), spec_of(RECIPES[recipe]), counts_of(recipe), most)
+    for count in got:
         pairs = zip(want[count], got[count], strict=True)
         gaps = dict(zip(("loss", "gradient"), (gap(*pair) for pair in pairs), strict=True))
         yield {"recipe": "/".join(recipe), "tasks": count, "exact": exact, **gaps, "value": want[count][0]}
@@ -207,9 +212,10 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, f"{count} recipes; exact numbers apart by {APART:g} or more in {len(apart)}: {apart}"])
 
 
-def work(recipes: list[Recipe], share: Share, platform: str, kept: Path | None, done: set[tuple[str, bool]]) -> None:
+def work(recipes: list[Recipe], share: Share, flags: argparse.Namespace, done: set[tuple[str, bool]]) -> None:
     """What nobody has taken yet, a line for each row: exact numbers of all recipes first. On a CPU there is nothing to
     compare: its numbers are kept."""
+    platform = flags.device
     device = jax.devices(platform)[0]
     for exact in (True,) if platform == "cpu" else (True, False):
         for recipe in recipes:
@@ -217,11 +223,11 @@ def work(recipes: list[Recipe], share: Share, platform: str, kept: Path | None, 
             if (name, exact) in done or share.over or not share.takes(f"{name}-{exact}"):
                 continue
             began = time.monotonic()
-            want, had = on_cpu(recipe, kept), time.monotonic()
+            want, had = on_cpu(recipe, flags.kept), time.monotonic()
             if platform == "cpu":
                 share.tell({"recipe": name, "seconds": round(had - began, 1)})
                 continue
-            for row in compared(recipe, exact, want, device):
+            for row in compared(recipe, exact, want, device, flags.most):
                 share.tell({**row, "cpu_seconds": round(had - began, 1), "seconds": round(time.monotonic() - had, 1)})
             jax.clear_caches()
 
@@ -234,6 +240,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no recipe is begun")
     parser.add_argument("--out", type=Path, help="file for the gaps")
+    parser.add_argument("--most", type=int, help="tasks at most on the device, where fewer will do")
     parser.add_argument("--kept", type=Path, help="folder of the CPU's numbers, filled where they are missing")
     parser.add_argument("--again", type=Path, help="gaps of an earlier call, to go on with those that are missing")
     add_flags(parser)
@@ -245,9 +252,14 @@ def main() -> None:
         flags.kept.mkdir(exist_ok=True, parents=True)
     if flags.lines is not None:
         done = {(row["recipe"], row["exact"]) for row in before}
-        return work(recipes, share_of(flags), flags.device, flags.kept, done)
+        return work(recipes, share_of(flags), flags, done)
     words = ["devices.py", "--device", flags.device, "--recipes", *("/".join(one) for one in recipes)]
-    words += [word for name in ("kept", "again") if (path := getattr(flags, name)) for word in (f"--{name}", str(path))]
+    words += [
+        word
+        for name in ("kept", "again", "most")
+        if (path := getattr(flags, name))
+        for word in (f"--{name}", str(path))
+    ]
     found = spread(words, flags.jobs, flags.minutes)
     rows = [*before, *found.records]
     if flags.out is not None:

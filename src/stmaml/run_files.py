@@ -82,7 +82,12 @@ def _check_numbers(path: Path, name: str, array: np.ndarray, *, infinite: bool) 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
     """A JSON object with a digest, so that one which somebody changed is not taken for whole."""
-    write_json(path, {**content, SEAL: _digest(content)})
+    write_json(path, sealed(content))
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its digest."""
+    return {**content, SEAL: _digest(content)}
 
 
 def read_sealed(path: Path) -> dict[str, Any]:

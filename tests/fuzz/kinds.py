@@ -5,9 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.mutations import Mutation, spoil_about, spoil_arrays, spoil_bytes, spoil_cells, spoil_json
+from tests.fuzz.mutations import (
+    Mutation,
+    forge_arrays,
+    forge_json,
+    spoil_about,
+    spoil_arrays,
+    spoil_bytes,
+    spoil_cells,
+    spoil_json,
+)
 
 JSON, NPZ, CELLS = (spoil_bytes, spoil_json, spoil_json), (spoil_bytes, spoil_arrays), (spoil_bytes, spoil_cells)
+FORGED_JSON, FORGED_NPZ = (*JSON, forge_json, forge_json), (*NPZ, forge_arrays, forge_arrays)
 NPZ_ABOUT = (*NPZ, spoil_about, spoil_about)
 
 

@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from stmaml.border.arrays import pack_arrays
+from stmaml.run_files import SEAL, sealed
+
 Mutation = Callable[[bytes, Random], bytes]
 ODD_VALUES = [None, True, -1, 0, 1, 2**62, 10**30, 1e308, -1e-320, float("nan"), float("inf"), "", "x", "\0", [], {}]
 ODD_VALUES += [[None], [[1]], {"a": 1}, "9" * 5000, "é" * 100, [0] * 1000]
@@ -198,6 +201,21 @@ def spoil_about(content: bytes, rng: Random) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     return buffer.getvalue()
+
+
+def forge_json(content: bytes, rng: Random) -> bytes:
+    """A value of a JSON object changed by somebody who knows how digests are made."""
+    value = json.loads(content)
+    value.pop(SEAL)
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        _spoil_value(value, rng)
+    return json.dumps(sealed(value)).encode()
+
+
+def forge_arrays(content: bytes, rng: Random) -> bytes:
+    """Arrays changed by somebody who knows how digests are made."""
+    with np.load(io.BytesIO(spoil_arrays(content, rng)), allow_pickle=True) as file:
+        return pack_arrays({name: file[name] for name in file.files if file[name].dtype.kind != "O"})
 
 
 def spoil_packed(inside: Mutation) -> Mutation:

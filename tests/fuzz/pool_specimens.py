@@ -21,7 +21,7 @@ from stmaml.reports.pools import write_pool_report
 from stmaml.runs import Run
 from stmaml.tables.benchmark import Config, TableConfig
 from stmaml.tables.reading import read_table
-from tests.fuzz.kinds import JSON, NPZ, Kind
+from tests.fuzz.kinds import FORGED_JSON, FORGED_NPZ, JSON, Kind
 
 NUMBERS, CLASSES = ("mean", "mixed", "boosting"), ("shares", "mixed-logistic")
 
@@ -121,15 +121,15 @@ def _resume(path: Path) -> None:
 
 KINDS: tuple[Kind, ...] = (
     Kind("config.json (pool)", _file("config.json"), _ask, JSON, dear=True),
-    Kind("pool.json", _file("pool.json"), _ask, JSON, dear=True),
-    Kind("pool.json (classes)", _file("pool.json", classes=True), _ask, JSON, dear=True),
-    Kind("member of a pool", _file("members/mixed.npz"), _ask, NPZ, dear=True),
-    Kind("boosted member", _file("members/boosting.npz"), _ask, NPZ, dear=True),
-    Kind("member (classes)", _file("members/mixed-logistic.npz", classes=True), _ask, NPZ, dear=True),
+    Kind("pool.json", _file("pool.json"), _ask, FORGED_JSON, dear=True),
+    Kind("pool.json (classes)", _file("pool.json", classes=True), _ask, FORGED_JSON, dear=True),
+    Kind("member of a pool", _file("members/mixed.npz"), _ask, FORGED_NPZ, dear=True),
+    Kind("boosted member", _file("members/boosting.npz"), _ask, FORGED_NPZ, dear=True),
+    Kind("member (classes)", _file("members/mixed-logistic.npz", classes=True), _ask, FORGED_NPZ, dear=True),
     Kind("known rows", _file("known.parquet"), _ask, dear=True),
-    Kind("effects", _file("effects.npz"), _tell, NPZ),
-    Kind("result.json", _file("result.json"), _score, JSON),
-    Kind("scores of groups", _file("scored.npz"), _scored, NPZ),
-    Kind("held-out forecasts", _file("held-out/mixed.npz", finished=False), _resume, NPZ),
+    Kind("effects", _file("effects.npz"), _tell, FORGED_NPZ),
+    Kind("result.json", _file("result.json"), _score, FORGED_JSON),
+    Kind("scores of groups", _file("scored.npz"), _scored, FORGED_NPZ),
+    Kind("held-out forecasts", _file("held-out/mixed.npz", finished=False), _resume, FORGED_NPZ),
 )
 """Every file of a pool."""

@@ -47,7 +47,7 @@ from stmaml.tables.reading import read_table
 from stmaml.tables.schema import infer_schema
 from stmaml.training import TrainConfig, initial_state
 from tests.face_files import faces
-from tests.fuzz import pool_specimens
+from tests.fuzz import kept_specimens, pool_specimens
 from tests.fuzz.kinds import CELLS, JSON, NPZ, NPZ_ABOUT, Kind
 from tests.fuzz.mutations import (
     spoil_about,
@@ -458,5 +458,6 @@ KINDS: tuple[Kind, ...] = (
     Kind("saved faces", _saved_faces, _load_saved_faces, NPZ),
     Kind("Excel", _write("a.xlsx", _written("write_excel")), _load_rows, (spoil_bytes, spoil_zip, spoil_sheet)),
     *pool_specimens.KINDS,
+    *kept_specimens.KINDS,
 )
 """Every kind of file."""

@@ -5,7 +5,7 @@ Each check gives the content back, or a RunError. What is not there is not asked
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from stmaml.border.typed import RESTORE, need
 from stmaml.errors import RunError
@@ -39,6 +39,35 @@ def check_about(about: Any) -> dict[str, Any]:
     for name, value in about.items():
         need(int | float | str | bool, value, name)
     return about
+
+
+def check_search(record: dict[str, Any]) -> dict[str, Any]:
+    """What a search has tried, and what it chose."""
+    need(str, record.get("row"), "row")
+    for trial in need(tuple[dict[str, Any], ...], record.get("trials"), "trials"):
+        for name, check in TRIAL.items():
+            check(trial.get(name), f"trials.{name}")
+    if "chosen" in record:
+        need(dict, need(dict, record["chosen"], "chosen").get("settings"), "chosen.settings")
+        _number(record["chosen"].get("score"), "chosen.score")
+    return record
+
+
+def check_pool_result(result: dict[str, Any]) -> dict[str, Any]:
+    """What the scores of a pool say: all that is shown of it, for the same rows and members throughout."""
+    kind = need(Literal["number", "class"], result.get("kind"), "kind")
+    for name, check in POOL_RESULT.items():
+        check(result.get(name, {} if name in ("worth", "seconds", "importance") else None), name)
+    _alike(result["scores"], "scores", 2)
+    _alike(result["weights"], "weights", 1)
+    for rows in result["scores"].values():
+        for name, metrics in rows.items():
+            need(dict, metrics.get("nll" if kind == "class" else "mse"), f"scores.{name}")
+    for shots, row in result["calibration"].items():
+        (_sets if kind == "class" else _intervals)(row, f"calibration.{shots}")
+    if set(result["calibration"]) != set(result["scores"]):
+        raise RunError(f"'calibration' must be of the same labelled rows as 'scores'. {RESTORE}")
+    return result
 
 
 def check_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -102,11 +131,59 @@ def _extra(value: Any, name: str) -> None:
             _number(value, f"{name}.{key}")
 
 
-def _by_shots(value: Any, name: str) -> None:
-    """Metrics by model, by number of labelled rows."""
-    for shots, models in need(dict, value, name).items():
-        need(int, int(shots) if SHOTS.fullmatch(shots) else shots, name)
-        _of_each(_metrics)(models, f"{name}.{shots[:20]}")
+def _alike(value: dict[str, dict[str, Any]], name: str, deep: int) -> None:
+    """The same keys in every entry, of which there is one or more."""
+    entries = list(value.values())
+    if not entries or not entries[0] or any(entry.keys() != entries[0].keys() for entry in entries):
+        raise RunError(f"'{name}' must have the same entries throughout. {RESTORE}")
+    for entry in entries if deep > 1 else ():
+        _alike(entry, name, deep - 1)
+
+
+def _summary(value: Any, name: str) -> None:
+    _metrics({"": need(dict, value, name)}, name)
+
+
+def _intervals(value: dict[str, Any], name: str) -> None:
+    for level in ("50%", "80%", "90%"):
+        parts = need(dict, value.get(level), f"{name}.{level}")
+        for part in ("before", "after", "width"):
+            _summary(parts.get(part), f"{name}.{level}.{part}")
+    _summary(value.get("poorly"), f"{name}.poorly")
+
+
+def _sets(value: dict[str, Any], name: str) -> None:
+    for part in ("before", "after"):
+        _number(value.get(part), f"{name}.{part}")
+    sets = need(dict, value.get("sets"), f"{name}.sets")
+    for level in ("80%", "90%"):
+        parts = need(dict, sets.get(level), f"{name}.{level}")
+        for part in ("holds", "size"):
+            _summary(parts.get(part), f"{name}.{level}.{part}")
+    _summary(value.get("poorly"), f"{name}.poorly")
+
+
+def _importance(value: Any, name: str) -> None:
+    need(dict, value, name)
+    _number(value.get("error"), f"{name}.error")
+    need(int, value.get("groups"), f"{name}.groups")
+    _of_each(_summary)(value.get("columns"), f"{name}.columns")
+
+
+def _for_shots(check: Check) -> Check:
+    """By number of labelled rows."""
+
+    def checked(value: Any, name: str) -> None:
+        for shots, one in need(dict, value, name).items():
+            need(int, int(shots) if SHOTS.fullmatch(shots) else shots, name)
+            check(one, f"{name}.{shots[:20]}")
+
+    return checked
+
+
+def _notes(value: Any, name: str) -> None:
+    if not all(need(tuple[str, ...], value, name)):
+        raise RunError(f"'{name}' must be sentences. {RESTORE}")
 
 
 def _floor(value: Any, name: str) -> None:
@@ -147,8 +224,27 @@ SUMMARY: Mapping[str, Check] = {
     "conditions": _conditions,
     "metrics": _metrics,
     "families": _of_each(_metrics),
-    "scores": _by_shots,  # 0.1.0
+    "scores": _for_shots(_of_each(_metrics)),  # 0.1.0
     "floor": _floor,
     "extra": _extra,
 }
 """What is known of a summary, by its name in it."""
+POOL_RESULT: dict[str, Check] = {
+    "target": _typed(str),
+    "test_groups": _typed(int),
+    "scores": _for_shots(_of_each(_metrics)),
+    "calibration": _for_shots(_typed(dict)),
+    "weights": _for_shots(_scores),
+    "verdict": _typed(str),
+    "worth": _for_shots(_of_each(_summary)),
+    "notes": _notes,
+    "seconds": _scores,
+    "importance": _for_shots(_importance),
+}
+TRIAL: dict[str, Check] = {
+    "settings": _typed(dict),
+    "seed": _typed(int),
+    "round": _typed(int),
+    "score": _number,
+    "test_steps": _typed(int | None),
+}

@@ -115,13 +115,14 @@ def _exportable(flags: Export) -> "tuple[Exportable, str]":
 def _member(flags: Export, run: Run) -> "tuple[Exportable, str]":
     from stmaml.exporting.members import of_member
     from stmaml.pool.averaging import whole_of
+    from stmaml.pool.guarded import bare
     from stmaml.pool.store import PoolRun
 
     model = PoolRun(run).load()
     learnt = [name for name in model.members if name in METHODS]
     if flags.member not in learnt:
         raise SettingError(_refusal(flags, list(model.members), learnt))
-    fitted: Any = whole_of(model.members[flags.member])  # a member of a method's name is meta-learned
+    fitted: Any = bare(whole_of(model.members[flags.member]))  # a member of a method's name is meta-learned
     return of_member(fitted, model.schema, _wanted(flags)), flags.member
 
 

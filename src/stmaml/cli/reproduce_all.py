@@ -1,6 +1,5 @@
 """`stmaml reproduce all`: every table of the paper, after a plan of what that takes."""
 
-import json
 import math
 import os
 import sys
@@ -15,12 +14,12 @@ from stmaml.cli import fail
 from stmaml.cli.parsing import parse
 from stmaml.data.catalogue import COLLECTIONS
 from stmaml.data.checking import missing
+from stmaml.errors import RunError
 from stmaml.numbers import plain
 from stmaml.reproduction import method_cells
 from stmaml.runs import Run
 
 ALL = "all"
-LOG_BYTES = 1 << 26
 SPEEDS = {"regression2d": 2600.0, "completion": 104.0, "weather": 870.0, "plain-multi": 0.1, "celeba": 0.5}
 """Tasks a second of ST-MAML's preset `paper`, compiling left out, measured on two CPU cores that had other work too."""
 
@@ -100,16 +99,14 @@ def plan_table(name: str, budget_name: BudgetName, runs: Path) -> Table:
 def _speeds(benchmark: str, runs: Path) -> Iterator[float]:
     """Tasks a second of each run of a benchmark that lies in the folder, from the last two lines of its log."""
     for path in sorted(runs.glob("**/log.jsonl")):
-        if path.stat().st_size > LOG_BYTES:
-            continue
+        run = Run(path.parent)
         try:
-            config = Run(path.parent).config()
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
-            timed = [line for line in lines if "seconds" in line]
+            config = run.config()
+            timed = [line for line in run.log() if "seconds" in line]
             steps, seconds = (timed[-1][key] - timed[-2][key] for key in ("step", "seconds"))
             if config["benchmark"]["name"] == benchmark and seconds > 0:
                 yield steps * config["training"]["tasks_per_batch"] / seconds
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
+        except (OSError, RunError, KeyError, TypeError, IndexError):
             continue  # not a run that was trained, or one that is being written
 
 

@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from stmaml.border.files import read_file
 from stmaml.data.catalogue import Origin
 from stmaml.errors import SourceError
 from stmaml.progress import remark, tell
@@ -150,7 +151,10 @@ def record(path: Path) -> str:
     return found
 
 
+DIGEST_BYTES = 1 << 16  # more than a digest and a name take
+
+
 def recorded(path: Path) -> str:
     """The SHA-256 that stands beside a file; empty if none does."""
     beside = path.with_name(f"{path.name}.sha256")
-    return beside.read_text().split(" ")[0].strip() if beside.is_file() else ""
+    return read_file(beside, DIGEST_BYTES).decode(errors="replace").split(" ")[0].strip() if beside.is_file() else ""

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stmaml.errors import RunError
 from stmaml.pool.base import Arrays, Fitted, Forecast, GroupedRows, Member, Tasks
+from stmaml.pool.guarded import Guarded
 
 MOST_ROWS = 10_000
 """Of a table whose members answer together: on larger ones fits hardly differ, and predictions take longer."""
@@ -41,6 +43,8 @@ def averaged(whole: Fitted, folds: Sequence[Fitted], rows: GroupedRows) -> Fitte
 
 def whole_of(fitted: Fitted) -> Fitted:
     """The fit to all groups."""
+    if isinstance(fitted, Guarded):
+        return Guarded(whole_of(fitted.fitted), fitted.path)
     return fitted.fits[0] if isinstance(fitted, Averaged) else fitted
 
 
@@ -48,6 +52,8 @@ def restored(member: Member, state: Arrays) -> Fitted:
     """What was fitted, back from its arrays."""
     if _COUNT not in state:
         return member.restore(state)
-    starts = [f"{i}:" for i in range(int(state[_COUNT]))]
+    if not 0 < (count := int(state[_COUNT])) < len(state):
+        raise RunError(f"{count} fits in {len(state)} arrays")
+    starts = [f"{i}:" for i in range(count)]
     parts = [{k.removeprefix(start): v for k, v in state.items() if k.startswith(start)} for start in starts]
     return Averaged(tuple(member.restore(part) for part in parts))

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 
+from stmaml.errors import RunError
 from stmaml.pool.base import Arrays
 from stmaml.pool.mixed.effects import Effects, Units, effects_of
 from stmaml.pool.opening import PoolTable
@@ -71,7 +72,15 @@ class GroupEffects:
         """Back from its arrays."""
         words = {name.removeprefix("about."): state[name] for name in state if name.startswith("about.")}
         effects = Effects.restore({name: array for name, array in state.items() if not name.startswith("about.")})
-        return GroupEffects(effects, **{name: tuple(map(str, values)) for name, values in words.items()})
+        found = GroupEffects(effects, **{name: tuple(map(str, values)) for name, values in words.items()})
+        named = len(found.names), len(found.groupings), len(found.level_names)
+        which = effects.level_grouping
+        if (
+            named != (len(effects.groups), len(effects.level_spread), len(which))
+            or not ((which >= 0) & (which < len(found.groupings))).all()
+        ):
+            raise RunError("effects and what they are of are not of one number")
+        return found
 
 
 def natural(name: str) -> tuple[bool, float, str]:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
+from stmaml.border.typed import from_dict
 from stmaml.errors import RunError, SettingError
 from stmaml.pool.base import Forecast, Tasks
 from stmaml.pool.crossfit import HeldOut
@@ -62,9 +63,7 @@ class Reaches:
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Reaches":
         """Back from `to_json`."""
-        counts, looked = (tuple(map(int, content[name])) for name in ("counts", "looked"))
-        size, reach = (tuple(tuple(map(float, row)) for row in content[name]) for name in ("size", "reach"))
-        return Reaches(counts, looked, size, reach)
+        return from_dict(Reaches, content)
 
 
 def usable(reaches: Reaches | None, is_class: bool) -> Reaches:

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from stmaml.border.json_text import parse_json
+from stmaml.border.typed import from_dict, need
 from stmaml.errors import SettingError
 from stmaml.methods import METHODS
 from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks
@@ -139,9 +141,13 @@ class Meta:
 
     def restore(self, state: Arrays) -> FittedMeta:
         """The learner with its weights."""
-        about = json.loads(state["settings"].tobytes())
+        about = parse_json(state["settings"].tobytes())
+        plan, chosen = (
+            from_dict(Plan, need(dict, about["plan"], "plan")),
+            need(int, about["chosen_step"], "chosen_step"),
+        )
         weights = Weights(*(jnp.asarray(state[name]) for name in NAMES))
-        return FittedMeta(Plan(**about["plan"]), weights, about["chosen_step"], state["steps"], state["curve"])
+        return FittedMeta(plan, weights, chosen, state["steps"], state["curve"])
 
 
 def start_training(plan: Plan, rows: GroupedRows, parts: Sequence[Int[np.ndarray, " _"]], draw: Draw) -> Training:

@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import ndtr, ndtri
 
+from stmaml.border.typed import need
+from stmaml.errors import RunError
 from stmaml.pool.base import Forecast
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.mixture import Mixture
@@ -31,6 +33,9 @@ TRUST = 0.2
 FREE_ROWS = 30.0
 """Free rows that weigh as much as the belief that a pool's own quantiles are right."""
 FLOOR = 1e-4  # the smallest variance, in spreads of the targets squared
+
+
+KINDS = ((tuple[int, ...], "counts"), (tuple[str, ...], "members"))
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,18 @@ class Pooling:
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Pooling":
         """Back from `to_json`."""
-        rows = {name: tuple(tuple(row) for row in content[name]) for name in ("spread", "weight")}
-        calibration = Calibration.from_json(content["calibration"])
-        return Pooling(tuple(content["members"]), tuple(content["counts"]), rows["spread"], rows["weight"], calibration)
+        counts, names = (need(kind, content[name], name) for kind, name in KINDS)
+        spread, weight = (need(tuple[tuple[float, ...], ...], content[name], name) for name in ("spread", "weight"))
+        found = Pooling(names, counts, spread, weight, Calibration.from_json(content["calibration"]))
+        if not names or not counts or counts[0] < 0 or sorted({*counts}) != [*counts]:
+            raise RunError("a pool must have members, and numbers of labelled rows that rise from 0 or more")
+        shape = (len(counts), len(names))
+        for rows, least in ((spread, 1e-12), (weight, 0.0)):
+            if np.shape(rows) != shape or not np.isfinite(rows).all() or np.min(rows) < least:
+                raise RunError("a pool must have a spread above 0 and a weight of each member for each of its counts")
+        if not np.sum(weight, axis=1).all():
+            raise RunError("weights of 0 alone")
+        return found
 
 
 @dataclass(frozen=True)

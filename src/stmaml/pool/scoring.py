@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from stmaml.errors import RunError
 from stmaml.pool.base import Forecast
 from stmaml.pool.crossfit import HeldOut, by_fold
 from stmaml.pool.mixture import Mixture
@@ -152,11 +153,18 @@ def scored_arrays(scored: Sequence[Scored]) -> dict[str, np.ndarray]:
     return found
 
 
+PARTS = {"groups": 0, "rows": 2, "held": 1}
+"""How many names follow the kind of an array."""
+
+
 def scored_from(arrays: dict[str, np.ndarray]) -> list[Scored]:
-    """Back from `scored_arrays`."""
+    """Back from `scored_arrays`; arrays that are not of one number for each group are refused."""
     found: dict[int, Scored] = {}
     for name, values in arrays.items():
         shots, kind, *rest = name.split("|")
+        groups = arrays[f"{shots}|groups"]
+        if values.shape != (len(groups),) or values.dtype.kind not in "fiub" or len(rest) != PARTS[kind]:
+            raise RunError(f"'{name[:60]}' is not a number for each group")
         one = found.setdefault(int(shots), Scored(int(shots), arrays[f"{shots}|groups"], {}, {}))
         if kind == "rows":
             one.rows.setdefault(rest[0], {})[rest[1]] = values

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stmaml.border.run_content import check_pool_result
+from stmaml.border.shapes import check_arrays
 from stmaml.errors import RunError
 from stmaml.pool.averaging import restored
 from stmaml.pool.base import Arrays, Fitted, Forecast
 from stmaml.pool.group_effects import GroupEffects
 from stmaml.pool.guarantee import Reaches
+from stmaml.pool.guarded import Guarded, reading
 from stmaml.pool.kind import POOL, is_pool
 from stmaml.pool.model import PoolModel
 from stmaml.pool.pooling import Pooling
@@ -130,23 +133,30 @@ class PoolRun:
         if not path.exists() or not (self.folder / "members" / f"{name}.npz").exists():
             return None
         arrays = read_npz(path, sealed=True)
-        return [Forecast(*(arrays[f"{i}.{field}"] for field in FIELDS)) for i in range(count)]
+        with reading(path, "what a member said of held-out groups"):
+            each = [Forecast(*(arrays[f"{i}.{field}"] for field in FIELDS)) for i in range(count)]
+            return [check_arrays(one) for one in each]
 
     def shaken(self, name: str) -> Arrays:
         """What the folds of a member said with columns mixed up; nothing if that was not kept."""
         path = self.folder / "mixed-up" / f"{name}.npz"
-        return read_npz(path) if path.exists() else {}
+        return read_npz(path, sealed=True) if path.exists() else {}
 
     def member(self, name: str) -> Fitted:
         """What a member learnt from all groups."""
         known = all_members()
         if name not in known:
             raise RunError(f"{self.folder} has a member '{name}' that this version does not know. Fit again.")
-        return restored(known[name], self.arrays(name))
+        path, arrays = self._member_path(name), self.arrays(name)
+        with reading(path, f"the member '{name}'"):
+            return Guarded(restored(known[name], arrays), path)
+
+    def _member_path(self, name: str) -> Path:
+        return self.folder / "members" / f"{name}.npz"
 
     def arrays(self, name: str) -> Arrays:
         """The arrays of a member."""
-        return read_npz(self.folder / "members" / f"{name}.npz", sealed=True)
+        return read_npz(self._member_path(name), sealed=True)
 
     def save_known(self, frame: pl.DataFrame) -> None:
         """Keeps labelled rows."""
@@ -179,11 +189,9 @@ class PoolRun:
         """The pool, ready to predict."""
         if not self.is_finished():
             raise RunError(f"{self.folder} is not finished. Go on with 'stmaml fit --resume {self.folder}'.")
-        try:
-            return self._load(read_sealed(self.pool_path), self.table())
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            why = str(error).partition("\n")[0][:200]
-            raise RunError(f"{self.folder} does not hold a whole pool ({why}). Restore it, or fit again.") from error
+        about, config = read_sealed(self.pool_path), self.table()
+        with reading(self.folder, "a whole pool"):
+            return self._load(about, config)
 
     def _load(self, about: dict[str, Any], config: Config) -> PoolModel:
         pooling = Pooling.from_json(about["pooling"])
@@ -197,7 +205,9 @@ class PoolRun:
 
     def result(self) -> dict[str, Any]:
         """What the scores said."""
-        return read_sealed(self.result_path)
+        content = read_sealed(self.result_path)
+        with reading(self.result_path, "the scores of a pool"):
+            return check_pool_result(content)
 
     def save_effects(self, effects: GroupEffects) -> None:
         """Keeps how groups differ."""
@@ -211,7 +221,9 @@ class PoolRun:
             raise RunError("effects are for numbers, and this pool predicts classes. 'stmaml report' shows its scores.")
         if not self.effects_path.exists():
             raise RunError(f"{self.folder} was fitted before effects were kept. Fit again to have them.")
-        return GroupEffects.restore(read_npz(self.effects_path, sealed=True))
+        arrays = read_npz(self.effects_path, sealed=True)
+        with reading(self.effects_path, "how groups differ"):
+            return GroupEffects.restore(arrays)
 
     def save_scored(self, scored: Sequence[Scored]) -> None:
         """Keeps the scores of each held-out group."""
@@ -221,7 +233,9 @@ class PoolRun:
         """The scores of each held-out group, by number of labelled rows."""
         if not self.scored_path.exists():
             raise RunError(f"{self.folder} has no scores of single groups. Fit again to have them.")
-        return scored_from(read_npz(self.scored_path, sealed=True))
+        arrays = read_npz(self.scored_path, sealed=True)
+        with reading(self.scored_path, "scores of groups"):
+            return scored_from(arrays)
 
 
 def array_digest(arrays: Mapping[str, np.ndarray]) -> str:

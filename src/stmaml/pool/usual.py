@@ -1,12 +1,15 @@
 """Whether a group looks like those a pool has learnt from: how far its labelled rows lie from what is expected of a
 group of which nothing is known."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from stmaml.border.typed import from_dict
+from stmaml.errors import RunError
 from stmaml.pool.base import Forecast
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.pooling import Pooling
@@ -37,7 +40,12 @@ class Usual:
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Usual":
         """Back from the dictionary of its fields."""
-        return Usual(tuple(content["sizes"]), tuple(tuple(row) for row in content["surprise"]))
+        found = from_dict(Usual, content)
+        rising = all(row and list(row) == sorted(row) and math.isfinite(sum(row)) for row in found.surprise)
+        sizes = found.sizes
+        if not rising or len(sizes) != len(found.surprise) or min(sizes, default=1) < 1 or sorted({*sizes}) != [*sizes]:
+            raise RunError("what is usual of groups must be numbers in rising order for each of some sizes")
+        return found
 
 
 def in_words(novelty: float) -> str:

@@ -17,7 +17,7 @@ def made_part(store: PoolRun, result: Mapping[str, Any]) -> Part:
     order = f"the first in '{table.order}'" if table.order else "drawn at random"
     said = f"Members: {asked}. Labelled rows: {order}. Seed {config['seed']}, on {config.get('device', 'a device')}."
     blocks: list[Block] = [Code(config.get("command", "")), Text(said), Text(f"Made with {said_versions(config)}.")]
-    blocks += [Text(words) for words in (origin(config), _digest(store)) if words]
+    blocks += [Text(text) for text in (origin(config), _digest(store)) if text]
     if seconds := result.get("seconds"):
         rows = [{"model": words(name), "time": Cell(duration(took), value=took)} for name, took in seconds.items()]
         blocks.append(Table(("model", "time"), tuple(rows), "Time each model took"))

@@ -14,6 +14,7 @@ import numpy as np
 
 from stmaml.benchmarks.base import SEARCH_SEED, Benchmark
 from stmaml.benchmarks.sources import TaskSet
+from stmaml.border.run_content import check_search
 from stmaml.border.writing import write_json
 from stmaml.errors import RunError, at_least
 from stmaml.evaluation import evaluate
@@ -97,7 +98,7 @@ class Search:
         path = folder / FILE
         if not path.exists():
             return {**provenance(), **asked, "trials": []}
-        record = read_json(path)
+        record = check_search(read_json(path))
         if any(record.get(name) != value for name, value in asked.items()):
             raise RunError(f"{path} is of another search. Choose another --out, or remove it.")
         return record
@@ -226,9 +227,9 @@ def collect(folder: Path) -> Record:
     """What all searches in a folder chose, by row, with where each comes from: the file a recipe is read from."""
     rows = {}
     for path in sorted(folder.glob(f"*/{FILE}")):
-        record = read_json(path)
+        record = check_search(read_json(path))
         if "chosen" in record:
-            origin = {name: record[name] for name in ("created", "device", "versions", "budget")}
+            origin = {name: record.get(name) for name in ("created", "device", "versions", "budget")}
             rows[record["row"]] = {**record["chosen"], "trials": len(record["trials"]), "search": origin}
     if not rows:
         raise RunError(f"{folder} holds no finished search. Run 'stmaml search' first.")

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from stmaml.border.shapes import check_arrays
+from stmaml.errors import RunError
 from stmaml.pool.base import Arrays
 
 AT_ONCE = 1 << 18
@@ -33,6 +35,8 @@ class Trees:
 
     def predict(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n k"]:
         """The outputs of each row."""
+        if self.feature.max(initial=-1) >= x.shape[1]:
+            raise RunError(f"a tree asks for column {self.feature.max()} of {x.shape[1]}")
         if not self.roots.size:
             return np.tile(self.base, (len(x), 1))
         step = max(AT_ONCE // self.roots.size, 1)
@@ -53,8 +57,14 @@ class Trees:
 
     @staticmethod
     def restored(state: Arrays) -> "Trees":
-        """Trees from their arrays."""
-        return Trees(**state)
+        """Trees from their arrays, of which every step leads to a node."""
+        trees = check_arrays(Trees(**state), infinite=("threshold",))
+        size = len(trees.feature)
+        steps = [part.ravel() for part in (trees.roots, trees.left, trees.right)]
+        inside = all(part.min() >= 0 and part.max() < size for part in steps if part.size)
+        if not inside or not 0 <= trees.depth <= size or trees.feature.min(initial=0) < 0:
+            raise RunError("a tree has a step to a node that it has not")
+        return trees
 
 
 def trees_of(predictors: Sequence[Sequence[Any]], base: Float[np.ndarray, " k"]) -> Trees:

@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from threadpoolctl import threadpool_limits
 
+from stmaml.border.shapes import check_arrays
+from stmaml.errors import RunError
 from stmaml.pool.base import Arrays, GroupedRows
 from stmaml.pool.mixed.covariance import Covariance
 from stmaml.pool.mixed.design import varies_within
@@ -95,7 +97,10 @@ class Effects:
         """Back from its arrays."""
         names = {name: tuple(str(value) for value in state[name]) for name in ("fixed_names", "own_names")}
         numbers = {name: float(state[name]) for name in ("noise", "log_likelihood", "between")}
-        return Effects(**{**state, **names, **numbers})
+        found = check_arrays(Effects(**{**state, **names, **numbers}))
+        if (len(found.fixed_names), len(found.own_names)) != (len(found.fixed), len(found.spread)):
+            raise RunError("effects and their names are not of one number")
+        return found
 
 
 def _share(between: float, within: float) -> float:

@@ -17,16 +17,18 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Float32, Int
 
-from stmaml.border.writing import write_json, writing
+from stmaml.border.files import read_file
+from stmaml.border.writing import writing
 from stmaml.errors import RunError
 from stmaml.locks import locked
 from stmaml.progress import tell
-from stmaml.run_files import read_json
+from stmaml.run_files import read_sealed, write_sealed
 from stmaml.tables.ondisk.cache import Whole, make_room
 from stmaml.tables.ondisk.files import DiskTable
 from stmaml.tables.ondisk.survey import Asked, Survey
 from stmaml.tables.schema import Schema
 
+GROUPS = "groups.parquet"
 SHARD_BYTES = 1 << 26
 MOST_SHARDS = 512  # files that are open at once
 
@@ -45,18 +47,20 @@ class Shards:
     def load(folder: Path) -> tuple["Shards", list[str]] | None:
         """Those of a folder, and what was said when they were made; None where they are not whole."""
         try:
-            about = read_json(folder / "shards.json")
+            about = read_sealed(folder / "shards.json")
+            if about["groups"] != _digest(folder / GROUPS):
+                return None
             starts, rows, width = np.array(about["starts"], dtype=np.int64), about["rows"], about["width"]
             held = sum((folder / _file(number)).stat().st_size for number in range(len(starts)))
             found = Shards(folder, starts, rows, width), list(about["notes"])
-        except (OSError, RunError, KeyError, TypeError, ValueError):
+        except (OSError, RunError, KeyError, TypeError, ValueError):  # SourceError is a ValueError
             return None
         return found if held == rows * _stored(width).itemsize else None
 
     @cached_property
     def groups(self) -> pl.DataFrame:
         """`name`, `start` and `count` of each group."""
-        return pl.read_parquet(self.folder / "groups.parquet")
+        return pl.read_parquet(self.folder / GROUPS)
 
     @cached_property
     def _maps(self) -> dict[int, tuple[mmap.mmap, np.ndarray]]:
@@ -90,6 +94,10 @@ class Shards:
             if hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)
         return found["x"], found["y"]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(read_file(path)).hexdigest()
 
 
 def _file(number: int) -> str:
@@ -150,9 +158,9 @@ class _Making:
         with writing(self.folder):
             self._scatter(notes)
             starts, groups = self._gather()
-            groups.write_parquet(self.folder / "groups.parquet")
+            groups.write_parquet(self.folder / GROUPS)
         about = {"starts": starts, "rows": self.survey.rows, "width": self.width, "notes": first_of_each(notes)}
-        write_json(self.folder / "shards.json", about)
+        write_sealed(self.folder / "shards.json", {**about, "groups": _digest(self.folder / GROUPS)})
 
     def _scatter(self, notes: list[str]) -> None:
         files = [(self.folder / f"loose-{number:04d}.bin").open("wb") for number in range(self.count)]

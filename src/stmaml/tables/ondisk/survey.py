@@ -13,14 +13,16 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from stmaml.border.writing import write_json, writing
+from stmaml.border.files import read_file
+from stmaml.border.writing import write_bytes
 from stmaml.errors import RunError, SourceError
-from stmaml.run_files import read_json
+from stmaml.run_files import read_sealed, write_sealed
 from stmaml.tables import cells
 from stmaml.tables.ondisk.files import DiskTable
 from stmaml.tables.ordering import order_values
 from stmaml.tables.schema import table_keys
 from stmaml.tables.target import MAX_CLASSES
+from stmaml.tables.writing import as_parquet
 
 MERGED_AT = 4_000_000  # rows of counts that wait to be added up
 
@@ -149,22 +151,24 @@ class Survey:
 
     def save(self, folder: Path) -> None:
         """Keeps it, the numbers last."""
-        with writing(folder):
-            self.groups.write_parquet(folder / "groups.parquet")
+        groups = as_parquet(self.groups)
+        write_bytes(folder / "groups.parquet", groups)
         about = {name: getattr(self, name) for name in ("height", "lacking", "labels", "words_are_missing")}
         columns = {name: dataclasses.asdict(one) for name, one in self.columns.items()}
-        write_json(folder / "survey.json", {**about, "columns": columns, "groups": self.groups.height})
+        digest = hashlib.sha256(groups).hexdigest()
+        write_sealed(folder / "survey.json", {**about, "columns": columns, "groups": digest})
 
     @staticmethod
     def load(folder: Path) -> "Survey | None":
         """What was kept; None where nothing whole is there."""
         try:
-            about = read_json(folder / "survey.json")
-            groups = pl.read_parquet(folder / "groups.parquet")
+            about = read_sealed(folder / "survey.json")
+            groups = read_file(folder / "groups.parquet")
+            if about.pop("groups") != hashlib.sha256(groups).hexdigest():
+                return None
             columns = {name: Moments(**one) for name, one in about.pop("columns").items()}
-            whole = about.pop("groups") == groups.height
-            return Survey(groups, columns, **{**about, "labels": tuple(about["labels"])}) if whole else None
-        except (OSError, RunError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError):
+            return Survey(pl.read_parquet(groups), columns, **{**about, "labels": tuple(about["labels"])})
+        except (OSError, RunError, SourceError, KeyError, TypeError, AttributeError):
             return None
 
 
