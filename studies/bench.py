@@ -47,8 +47,10 @@ Found = Iterator[Any]
 
 
 def run_training(options: argparse.Namespace) -> Found:
-    timing = {"seconds": options.seconds, "repeats": options.repeats, "without": options.without}
-    yield [asdict(row) for row in run_small_network(1 if options.tiny else 5, **timing)]
+    timing = {"seconds": options.seconds, "repeats": options.repeats}
+    at_once = 1 if options.part == "cpu" else options.at_once
+    rows = run_small_network(1 if options.tiny else 5, **timing, without=options.without, at_once=at_once)
+    yield [asdict(row) for row in rows]
 
 
 def run_images(options: argparse.Namespace) -> Found:
@@ -59,15 +61,17 @@ def run_images(options: argparse.Namespace) -> Found:
         makers = conv_makers(size, SMALL_BATCH, ("float32",))
         yield {str(SMALL_BATCH): measure_images([make() for make in makers.values()], SMALL_BATCH, **timing)}
         return
-    own = conv_makers(size, LARGE_BATCH, ("bfloat16",))["stmaml, bfloat16"]()
-    found[str(LARGE_BATCH)] = measure_images([own], LARGE_BATCH, **timing)
-    yield found
-    found["kernels"] = [asdict(kernel) for kernel in profile(own.contender.advance)]
-    yield found
-    del own  # its memory
-    makers = conv_makers(size, BATCH, ("bfloat16", "float32"))
-    chosen = [make() for name, make in makers.items() if not any(word in name for word in options.without)]
-    yield found | {str(BATCH): measure_images(chosen, BATCH, **timing)}
+    if LARGE_BATCH in options.batches:
+        own = conv_makers(size, LARGE_BATCH, ("bfloat16",))["stmaml, bfloat16"]()
+        found[str(LARGE_BATCH)] = measure_images([own], LARGE_BATCH, **timing)
+        yield found
+        found["kernels"] = [asdict(kernel) for kernel in profile(own.contender.advance)]
+        yield found
+        del own  # its memory
+    if BATCH in options.batches:
+        makers = conv_makers(size, BATCH, ("bfloat16", "float32"))
+        chosen = [make() for name, make in makers.items() if not any(word in name for word in options.without)]
+        yield found | {str(BATCH): measure_images(chosen, BATCH, **timing)}
 
 
 RUNS: dict[str, Callable[[argparse.Namespace], Found]] = {
@@ -92,6 +96,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=10**6, help="of the largest table")
     parser.add_argument("--without", nargs="*", default=[], help="leave out contenders with such a word in their name")
     parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)), help="programs compiled at once")
+    parser.add_argument("--batches", type=int, nargs="+", default=[LARGE_BATCH, BATCH], help="of images on a GPU")
     parser.add_argument("--tiny", action="store_true", help="try all of it out in small sizes; figures mean nothing")
     parser.add_argument("--page", type=Path, nargs="*", help="write the page from these files, or those kept")
     return parser.parse_args()

@@ -1,8 +1,8 @@
 """Whether the kernels that a GPU runs give what lax's own convolutions give, values and derivatives of two orders, at
 the sizes of four blocks on 84x84 images. Prints the distance over the length of the right answer, and fails beyond what
 rounding explains: products of float32 are TF32's there, of 10 bits, those of bfloat16 have 8. Images and weights are
-such that both hold them as they are; results of bfloat16 are rounded all the same, and another number of a square may
-then be its largest, which moves gradients by some percent.
+such that both hold them as they are. What is rounded all the same are results of bfloat16, and weights that have moved:
+another number of a square may then be its largest, which moves gradients by a percent or some.
 
 python studies/gpu_kernels.py [--images 25] [--size 84] [--tasks 2]
 """
@@ -18,7 +18,7 @@ import jax.random as jr
 from stmaml.nets.convolution import conv3x3, has_kernels, pooled
 from stmaml.nets.patches import largest, pick, square_matrix, square_patches, squares_of
 
-TOLERANCE = {"float32": 5e-3, "bfloat16": 1e-1}
+TOLERANCE = {"float32": 2e-2, "bfloat16": 1e-1}
 CHANNELS = 32
 
 

@@ -14,7 +14,7 @@ import jax.random as jr
 import libraries
 import numpy as np
 import optax
-from timing import CHUNK, Contender, Row, assert_same_losses, library, measure
+from timing import CHUNK, Contender, Row, assert_same_losses, library, measure, warm_up_together
 
 from stmaml.benchmarks import regression2d
 from stmaml.inner import InnerLoop
@@ -153,10 +153,11 @@ def contenders_of(inner_steps: int, *, without: Collection[str] = (), only: str 
     return own + [Contender(name, make()) for name, make in wanted]
 
 
-def run_small_network(inner_steps: int, *, seconds: float, repeats: int, without: Collection[str] = ()) -> list[Row]:
-    """MAML beside plain JAX and other libraries."""
+def run_small_network(
+    inner_steps: int, *, seconds: float, repeats: int, without: Collection[str] = (), at_once: int = 1
+) -> list[Row]:
+    """MAML beside plain JAX and other libraries; so many are compiled at once."""
     contenders = contenders_of(inner_steps, without=without)
-    for contender in contenders:
-        contender.warm_up()
+    warm_up_together(contenders, at_once)
     assert_same_losses(contenders)
     return measure(contenders, REFERENCE, seconds=seconds, repeats=repeats)

@@ -14,6 +14,7 @@ from stmaml.likelihoods import Rising
 from stmaml.methods import METHODS
 from stmaml.methods.classes_on_linear import LEAST, ShiftedClasses, with_shift
 from stmaml.methods.on_linear import GAIN, MIN_NOISE
+from stmaml.pool import meta_answers
 from stmaml.pool.base import Column, Draw, Forecast, GroupedRows, Tasks
 from stmaml.pool.meta import FittedMeta, Meta, start_training
 from stmaml.pool.meta_answers import Weights
@@ -48,8 +49,8 @@ def small(rows: GroupedRows, method: str = "st-maml"):
     return plan, start_training(plan, rows, halves(rows), DRAW)
 
 
-def fitted(training, weights, number: int) -> FittedMeta:
-    return FittedMeta(training.plan, weights.at(np.array([number])), 0, np.array([0]), np.array([0.0]))
+def fitted(training, weights, number: int, step: int = 1) -> FittedMeta:
+    return FittedMeta(training.plan, weights.at(np.array([number])), step, np.array([0]), np.array([0.0]))
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,24 @@ def test_before_training_predictions_are_those_of_the_linear_model(trained):
     np.testing.assert_allclose(found.mean[-len(query) :], expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found.task_variance[-len(query) :], doubt, rtol=1e-2, atol=1e-4)
     np.testing.assert_allclose(found.noise_variance, noise, rtol=1e-3)
+
+
+def test_the_linear_model_alone_is_asked_where_no_training_was_kept(trained):
+    rows, training, _ = trained
+    tasks = DRAW.tasks(rows, 3, 1)
+    whole, line = (fitted(training, training.start, 2, step).predict(tasks) for step in (1, 0))
+    for name in ("mean", "task_variance", "noise_variance"):
+        np.testing.assert_allclose(vars(line)[name], vars(whole)[name], rtol=1e-4, atol=1e-5)
+
+
+def test_many_rows_are_padded_less_and_answered_alike(trained, monkeypatch: pytest.MonkeyPatch):
+    rows, training, _ = trained
+    tasks = Tasks(rows, (np.arange(2), np.arange(3)), (np.arange(40) % len(rows.y), np.arange(4, 9)))
+    few = fitted(training, training.start, 2).predict(tasks)
+    monkeypatch.setattr(meta_answers, "MANY", 1)
+    many = fitted(training, training.start, 2).predict(tasks)
+    np.testing.assert_allclose(many.mean, few.mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(many.variance, few.variance, rtol=1e-4)
 
 
 def test_before_training_classes_are_as_likely_as_the_linear_model_says():

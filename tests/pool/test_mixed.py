@@ -7,6 +7,8 @@ import pytest
 
 from stmaml.pool.base import Column, Draw, Forecast, GroupedRows, Tasks
 from stmaml.pool.mixed import fit as fitting
+from stmaml.pool.mixed.at_once import tasks_at_once
+from stmaml.pool.mixed.noise import ALIKE, NoisePrior
 from stmaml.pool.mixed.numbers import MEAN, MIXED, MIXED_CURVES, MIXED_SLOPES
 from stmaml.pool.mixed.splines import wiggles
 
@@ -265,3 +267,36 @@ def test_a_column_of_groups_ends_where_training_ended_and_one_of_rows_goes_on(me
     assert said(edge + 5, 0.0) == said(edge, 0.0)
     assert said(edge, 0.0) > said(edge - 1, 0.0) + 0.5
     assert said(0.0, x[:, 1].max() + 2) > said(0.0, x[:, 1].max()) + 1
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_groups_at_once_are_answered_as_one_by_one(noisy):
+    """Against normal conditioning of each task on its own, with groups that share their noise or have their own."""
+    random = np.random.default_rng(4)
+    unknown, target = random.normal(size=(60, 3)), random.normal(size=60)
+    target[7] = np.nan
+    support = [np.arange(4), np.zeros(0, dtype=int), np.arange(4, 9), np.arange(9, 40), np.arange(5, 6)]
+    query = [np.arange(40, 45), np.arange(45, 47), np.arange(47, 50), np.arange(50, 60), np.arange(50, 53)]
+    prior = NoisePrior(6.0, 0.8) if noisy else ALIKE
+    found = tasks_at_once(prior, unknown, target, support, query)
+    place = 0
+    for told, asked in zip(support, query, strict=True):
+        told = told[np.isfinite(target[told])]
+
+        def solved(ratio, told=told, asked=asked):
+            inverse = np.linalg.inv(unknown[told] @ unknown[told].T + ratio * np.eye(len(told)))
+            across = unknown[asked] @ unknown[told].T
+            residual = ratio * inverse @ target[told]
+            answer = (
+                across @ inverse @ target[told],
+                (unknown[asked] ** 2).sum(1) - ((across @ inverse) * across).sum(1),
+            )
+            return answer, float(residual @ residual) / ratio, ratio * float(np.trace(inverse))
+
+        _, squares, dof = solved(1.0)
+        ratio = prior.shrunk(squares, dof)
+        (mean, variance), _, _ = solved(ratio)
+        mine = slice(place, place + len(asked))
+        for ours, want in zip(found, (mean, variance, ratio), strict=True):
+            np.testing.assert_allclose(ours[mine], want, rtol=1e-8, atol=1e-10)
+        place += len(asked)

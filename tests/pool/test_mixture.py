@@ -58,6 +58,17 @@ def test_values_at_scores_have_those_scores(score: float):
     np.testing.assert_allclose(one.cdf(found), stats.norm.cdf(score), atol=1e-7)
 
 
+@pytest.mark.parametrize("apart", [0.0, 1.0, 20.0, 1e4])
+def test_newtons_steps_find_what_halving_finds(apart: float):
+    """From members that agree to those with nothing between them; a row's answer is its own."""
+    one = mixture(rows=200)
+    one = Mixture(one.weight, apart * one.mean, one.std)
+    scores = np.array([-4.7, -1.6, 0.0, 0.7, 3.1])[:, None].repeat(200, 1)
+    found = one.at_scores(scores)
+    np.testing.assert_allclose(found, one._halved(scores), rtol=1e-9, atol=1e-7)
+    np.testing.assert_array_equal(one._part(np.arange(3, 9)).at_scores(scores[:, 3:9]), found[:, 3:9])
+
+
 def test_members_without_weight_change_nothing():
     one = mixture(members=2)
     more = Mixture(

@@ -11,6 +11,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from stmaml.errors import SettingError
+from stmaml.nets.products import times
 
 Init = Literal["he", "glorot"]
 
@@ -32,7 +33,7 @@ class Linear(eqx.Module):
 
     def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
         """One output row for each input row."""
-        out = x @ self.weight
+        out = times(x, self.weight)
         return out if self.bias is None else out + jnp.broadcast_to(self.bias, out.shape)
 
     def joined(self, parts: Sequence[Float[Array, "... _"]]) -> Float[Array, "n o"]:
@@ -40,7 +41,7 @@ class Linear(eqx.Module):
         [x, h]). They are never copied into one array. That saves work, and it is right: where a part is repeated for
         every row and then multiplied, XLA's GPU compiler of JAX 0.11 gets every second set of a large batch wrong."""
         ends = itertools.accumulate(part.shape[-1] for part in parts)
-        each = [part @ self.weight[end - part.shape[-1] : end] for part, end in zip(parts, ends, strict=True)]
+        each = [times(part, self.weight[end - part.shape[-1] : end]) for part, end in zip(parts, ends, strict=True)]
         rows = sum((out for out in each if out.ndim > 1), start=jnp.zeros((), dtype=self.weight.dtype))
         same = sum((out for out in each if out.ndim == 1), start=jnp.zeros(self.weight.shape[1]))
         if self.bias is not None:

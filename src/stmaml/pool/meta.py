@@ -63,7 +63,7 @@ class FittedMeta:
 
     def predict(self, tasks: Tasks) -> Forecast:
         """Mean and variances over sampled predictors."""
-        return forecast(self.plan, self.weights, np.zeros(len(tasks), dtype=int), tasks)
+        return forecast(self.plan, self.weights, np.zeros(len(tasks), dtype=int), tasks, trained=self.chosen_step > 0)
 
     def state(self) -> Arrays:
         """Weights, and settings as JSON in bytes."""

@@ -1,6 +1,9 @@
 """The compiled part of a meta-learned member's predictions: tasks of many sizes, padded to a few."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,6 +21,8 @@ from stmaml.tasks import Examples
 
 SUPPORT_SIZES = (16, 64, 256)
 QUERY_SIZES = (8, 32, 256)
+FINE_SIZES = (8, 32, 64, 128, 256)
+MANY = 20_000  # asked rows, from which on it pays to compile programs for more sizes
 AT_ONCE = 16
 
 
@@ -49,40 +54,48 @@ class Item:
     support: Int[np.ndarray, " k"]
     query: Int[np.ndarray, " q"]
     place: int
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """What both are padded to."""
-        return _fitting(len(self.support), SUPPORT_SIZES), _fitting(len(self.query), QUERY_SIZES)
+    sizes: tuple[int, int]
+    """What both are padded to."""
 
 
-def forecast(plan: Plan, weights: Weights, part: Int[np.ndarray, " t"], tasks: Tasks) -> Forecast:
-    """What the learners say, that of place `part` for each task."""
+def forecast(
+    plan: Plan, weights: Weights, part: Int[np.ndarray, " t"], tasks: Tasks, *, trained: bool = True
+) -> Forecast:
+    """What the learners say, that of place `part` for each task. Those that are not trained say what their linear model
+    says, and need not be asked."""
     total, columns = len(tasks.asked), plan.num_classes
     found = Forecast(np.zeros((total, columns) if columns else total), np.zeros(total), np.zeros(total))
     items = _items(tasks)
     for sizes in sorted({item.sizes for item in items}):
         alike = [item for item in items if item.sizes == sizes]
         for first in range(0, len(alike), AT_ONCE):
-            _answer_some(plan, weights, part, tasks.rows, alike[first : first + AT_ONCE], found)
+            _answer_some(plan, weights, part, tasks.rows, alike[first : first + AT_ONCE], found, trained=trained)
     return found
 
 
 def _items(tasks: Tasks) -> list[Item]:
-    items, place = [], 0
+    items, place, sizes = [], 0, FINE_SIZES if len(tasks.asked) >= MANY else QUERY_SIZES
     for task, (support, query) in enumerate(zip(tasks.support, tasks.query, strict=True)):
         labelled = support[np.isfinite(tasks.rows.y[support])]
         if len(labelled) > SUPPORT_SIZES[-1]:
             labelled = labelled[np.linspace(0, len(labelled) - 1, SUPPORT_SIZES[-1]).round().astype(int)]
-        for first in range(0, len(query), QUERY_SIZES[-1]):
-            some = query[first : first + QUERY_SIZES[-1]]
-            items.append(Item(task, labelled, some, place))
+        for first in range(0, len(query), sizes[-1]):
+            some = query[first : first + sizes[-1]]
+            padded = _fitting(len(labelled), SUPPORT_SIZES), _fitting(len(some), sizes)
+            items.append(Item(task, labelled, some, place, padded))
             place += len(some)
     return items
 
 
 def _answer_some(
-    plan: Plan, weights: Weights, part: Int[np.ndarray, " t"], rows: GroupedRows, items: list[Item], found: Forecast
+    plan: Plan,
+    weights: Weights,
+    part: Int[np.ndarray, " t"],
+    rows: GroupedRows,
+    items: list[Item],
+    found: Forecast,
+    *,
+    trained: bool,
 ) -> None:
     shots, asked = items[0].sizes
     x = np.zeros((AT_ONCE, shots, plan.num_inputs), dtype=np.float32)
@@ -94,10 +107,13 @@ def _answer_some(
         x[i, :count, :width], weight[i, :count] = rows.x[item.support], 1
         y[i, :count] = rows.y[item.support].reshape(count, *y.shape[2:])
         query[i, : len(item.query), :width] = rows.x[item.query]
-    which = np.zeros(AT_ONCE, dtype=int)
-    which[: len(items)] = part[[item.task for item in items]]
+    if len(weights.vector) > 1:
+        which = np.zeros(AT_ONCE, dtype=int)
+        which[: len(items)] = part[[item.task for item in items]]
+        weights = weights.at(which)
     labelled = jnp.asarray(x), jnp.asarray(y), jnp.asarray(weight)
-    values = [np.asarray(value, float) for value in answer(plan, weights.at(which), labelled, jnp.asarray(query))]
+    ask = answer if trained or plan.num_classes else answer_of_line
+    values = [np.asarray(value, float) for value in ask(plan, weights, labelled, jnp.asarray(query))]
     for i, item in enumerate(items):
         there = slice(item.place, item.place + len(item.query))
         for array, value in zip((found.mean, found.task_variance, found.noise_variance), values, strict=True):
@@ -110,7 +126,8 @@ def answer(
 ) -> tuple[Float[Array, "m q *c"], Float[Array, "m q"], Float[Array, "m q"]]:
     """Mean, variance since the group is little known, and variance of the noise at each asked row of each task.
 
-    `labelled` are inputs, targets and weights of the labelled rows of each."""
+    `weights` are those of each task's learner, or of the one that answers all. `labelled` are inputs, targets and
+    weights of the labelled rows of each."""
 
     def one(
         weights: Weights, labelled: tuple[Array, Array, Array], query: Float[Array, "q d"]
@@ -126,7 +143,36 @@ def answer(
         each = prediction.components.variance().mean(0)[:, 0]
         return prediction.mean[:, 0], jnp.square(prediction.task_std[:, 0]) + doubt * each, (1 - doubt) * each
 
+    return _of_each(one, weights, labelled, query)
+
+
+def _of_each(
+    one: Callable[..., Any], weights: Weights, labelled: tuple[Array, ...], query: Float[Array, "m q d"]
+) -> Any:
+    """For all tasks. Weights that they share are not copied, and products with them are one."""
+    if weights.vector.shape[0] == 1:
+        return jax.vmap(partial(one, jax.tree.map(lambda leaf: leaf[0], weights)))(labelled, query)
     return jax.vmap(one)(weights, labelled, query)
+
+
+@eqx.filter_jit
+def answer_of_line(
+    plan: Plan, weights: Weights, labelled: tuple[Array, Array, Array], query: Float[Array, "m q d"]
+) -> tuple[Float[Array, "m q"], Float[Array, "m q"], Float[Array, "m q"]]:
+    """`answer` of learners whose network counts for nothing yet, for numbers: all draws are the linear model."""
+
+    def one(
+        weights: Weights, labelled: tuple[Array, Array, Array], query: Float[Array, "q d"]
+    ) -> tuple[Array, Array, Array]:
+        learner: Any = plan.learner(weights.vector, weights.prior)
+        line, _, _ = learner.prior.learn(*labelled)
+        mean, spread = line(query)
+        silent = learner.learner.likelihood.outcome(jnp.zeros((query.shape[0], plan.raw_size)))
+        each = silent.as_real().affine(mean, spread).variance()[:, 0]
+        doubt = 1 - line.noise / jnp.square(spread[:, 0])
+        return mean[:, 0], doubt * each, (1 - doubt) * each
+
+    return _of_each(one, weights, labelled, query)
 
 
 def _of_classes(prediction: Prediction) -> tuple[Float[Array, "q c"], Float[Array, " q"], Float[Array, " q"]]:

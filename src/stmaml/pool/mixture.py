@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from scipy.special import ndtr, ndtri
 
 SMALLEST = 1e-9  # of probabilities: a normal score of 6 is as far as anyone looks
+NEWTON_STEPS = 7
+CLOSE = 1e-7  # of the spread of a row: the last of Newton's steps is at most so long, and leaves the square of that
 HALVINGS = 40
 AT_ONCE = 20_000  # rows whose quantiles are found together
 
@@ -46,18 +48,53 @@ class Mixture:
         return top + np.log((self.weight * np.exp(each - top)).sum(0))
 
     def at_scores(self, scores: Float[np.ndarray, "l n"]) -> Float[np.ndarray, "l n"]:
-        """The value of each row that lies at each normal score, by halving."""
+        """The value of each row that lies at each normal score."""
         parts = [slice(first, first + AT_ONCE) for first in range(0, scores.shape[1], AT_ONCE)]
-        found = [self._part(part)._halved(scores[:, part]) for part in parts]
+        found = [self._part(part)._solved(scores[:, part]) for part in parts]
         return np.concatenate(found, axis=1) if found else np.zeros_like(scores)
 
-    def _part(self, rows: slice) -> "Mixture":
+    def _part(self, rows: slice | Int[np.ndarray, " m"]) -> "Mixture":
         return Mixture(self.weight[:, rows], self.mean[:, rows], self.std[:, rows])
 
-    def _halved(self, scores: Float[np.ndarray, "l n"]) -> Float[np.ndarray, "l n"]:
-        used = np.where(self.weight > 0, 1.0, np.nan)  # members without weight bound nothing
+    def _solved(self, scores: Float[np.ndarray, "l n"]) -> Float[np.ndarray, "l n"]:
+        """By Newton's steps on the normal score, which is almost a straight line; where it is not, by halving."""
+        (low, high), found, rows, part = self._ends(scores), np.empty_like(scores), np.arange(scores.shape[1]), self
+        at = np.clip((self.weight[:, None] * (self.mean[:, None] + scores * self.std[:, None])).sum(0), low, high)
+        for _ in range(NEWTON_STEPS):
+            reached, slope = part._reached(at, scores > 0)
+            low, high = np.where(reached < scores, at, low), np.where(reached > scores, at, high)
+            with np.errstate(all="ignore"):  # there may be no density between members that lie far apart
+                step = (reached - scores) / slope
+                small = np.abs(step) <= CLOSE * part.std.min(0)
+                inside = (at - step >= low) & (at - step <= high)
+            at, near = np.where(inside | small, at - step, (low + high) / 2), small.all(0)
+            found[:, rows[near]] = at[:, near]
+            left = np.flatnonzero(~near)  # each row goes on for itself, so that its answer is its own
+            rows, part = rows[left], part._part(left)
+            low, high, at, scores = (each[:, left] for each in (low, high, at, scores))
+        if len(rows):
+            found[:, rows] = part._halved(scores)
+        return found
+
+    def _reached(
+        self, at: Float[np.ndarray, "l n"], upper: Bool[np.ndarray, "l n"]
+    ) -> tuple[Float[np.ndarray, "l n"], Float[np.ndarray, "l n"]]:
+        """The normal scores of some values, from the tail that is told, and how fast they rise there."""
+        sign = np.where(upper, -1.0, 1.0)
+        z = (at - self.mean[:, None]) / self.std[:, None]
+        tail = (self.weight[:, None] * ndtr(sign * z)).sum(0)
+        reached = sign * ndtri(np.clip(tail, SMALLEST**2, 1.0))
+        density = ((self.weight / self.std)[:, None] * np.exp(-0.5 * z**2)).sum(0)
+        return reached, density * np.exp(0.5 * reached**2)
+
+    def _ends(self, scores: Float[np.ndarray, "l n"]) -> tuple[Float[np.ndarray, "l n"], Float[np.ndarray, "l n"]]:
+        """Between what members say lies what all of them say."""
+        used = self.weight[:, None] > 0  # members without weight bound nothing
         each = self.mean[:, None] + scores[None] * self.std[:, None]
-        low, high = (find(each * used[:, None], axis=0) for find in (np.nanmin, np.nanmax))
+        return np.where(used, each, np.inf).min(0), np.where(used, each, -np.inf).max(0)
+
+    def _halved(self, scores: Float[np.ndarray, "l n"]) -> Float[np.ndarray, "l n"]:
+        low, high = self._ends(scores)
         upper = scores > 0  # the tail that is small, so that no digit is lost
         wanted = ndtr(-np.abs(scores))
         for _ in range(HALVINGS):

@@ -221,15 +221,14 @@ class PoolModel:
         return self.usual.novelty(surprise, tasks.shots)
 
     def _frame(self, columns: dict[str, np.ndarray], coverage: float) -> pl.DataFrame:
-        frame = pl.DataFrame({name: pl.Series(values.tolist()) for name, values in columns.items()})
-        floats = [name for name, dtype in frame.schema.items() if dtype.is_float()]
-        frame = frame.with_columns(pl.col(floats).fill_nan(None))
+        frame = pl.DataFrame({name: _series(values) for name, values in columns.items()})
         whole = [name for name in ("shots", "suggested") if name in frame.columns]
         frame = frame.with_columns(pl.col(name).cast(pl.Int64) for name in whole)
         if "novelty" not in frame.columns:
             return frame
-        words = [in_words(np.nan if value is None else value) for value in frame["novelty"]]
-        return frame.insert_column(frame.columns.index("novelty") + 1, pl.Series("group_looks", words))
+        distinct, which = np.unique(columns["novelty"], return_inverse=True)
+        words = pl.Series("group_looks", [in_words(value) for value in distinct], dtype=pl.String)[which]
+        return frame.insert_column(frame.columns.index("novelty") + 1, words)
 
     def _notes(self, asked: "_Asked", has_support: bool) -> list[str]:
         empty = sum(len(rows) == 0 for rows in asked.support)
@@ -280,9 +279,15 @@ def _blank(values: np.ndarray, height: int) -> np.ndarray:
     return np.full(height, None, dtype=object) if values.dtype == object else np.full(height, np.nan)
 
 
+def _series(values: np.ndarray) -> pl.Series:
+    """A column; no number is none."""
+    return pl.Series(values.tolist()) if values.dtype == object else pl.Series(values, nan_to_null=True)
+
+
 def _by_name(names: list[str], group: Int[np.ndarray, " n"]) -> dict[str, Int[np.ndarray, " k"]]:
     """The rows of each group by its name."""
-    return {name: np.flatnonzero(group == i) for i, name in enumerate(names)}
+    ends = np.cumsum(np.bincount(group, minlength=len(names)))[:-1] if names else []
+    return dict(zip(names, np.split(np.argsort(group, kind="stable"), ends), strict=False))
 
 
 def _thinned(rows: Int[np.ndarray, " n"]) -> Int[np.ndarray, " m"]:

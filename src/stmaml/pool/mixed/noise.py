@@ -4,11 +4,13 @@ Smyth, "Linear models and empirical Bayes methods for assessing differential exp
 logarithms of the groups' residual variances."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
 from scipy import special
 
+Squares = TypeVar("Squares", float, np.ndarray)
 LEAST = 5.0
 """Degrees of freedom a prior is worth at least, so that variances exist."""
 MOST = 1000.0
@@ -23,10 +25,11 @@ class NoisePrior:
     """Rows it is worth."""
     scale: float
 
-    def shrunk(self, squares: float, dof: float) -> float:
-        """The expected variance of a group whose residuals have this sum of squares on so many degrees of freedom."""
+    def shrunk(self, squares: Squares, dof: Squares) -> Squares:
+        """The expected variance of a group whose residuals have this sum of squares on so many degrees of freedom; of
+        several, where these are arrays."""
         if self.dof >= MOST:
-            return 1.0
+            return squares * 0.0 + 1.0
         return (self.dof * self.scale + squares) / (self.dof + dof - 2.0)
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from scipy import linalg
 
 from stmaml.pool.base import Forecast, Tasks
+from stmaml.pool.mixed.at_once import root_of, tasks_at_once
 from stmaml.pool.mixed.fit import Model
 
 
@@ -37,10 +38,15 @@ def predict(model: Model, tasks: Tasks) -> Forecast:
     place[used] = np.arange(len(used))
     views = views_of(model, tasks.rows.x[used], tasks.rows.levels[used])
     target = (tasks.rows.y[used] - model.center) / model.scale - views.mean
-    parts = [_task(model, views, target, place[s], place[q]) for s, q in zip(tasks.support, tasks.query, strict=True)]
-    if not parts:
+    support, query = [place[rows] for rows in tasks.support], [place[rows] for rows in tasks.query]
+    if not query:
         return Forecast(np.zeros(0), np.zeros(0), np.zeros(0))
-    mean, task, noise = (np.concatenate(part) for part in zip(*parts, strict=True))
+    if views.codes.shape[1]:
+        parts = [_task(model, views, target, s, q) for s, q in zip(support, query, strict=True)]
+        mean, task, noise = (np.concatenate(part) for part in zip(*parts, strict=True))
+    else:
+        mean, task, noise = tasks_at_once(model.noise, views.unknown, target, support, query)
+        mean = mean + views.mean[np.concatenate(query)]
     return Forecast(model.center + model.scale * mean, model.scale**2 * task, model.scale**2 * noise)
 
 
@@ -105,7 +111,7 @@ def _answer(told: np.ndarray, asked: np.ndarray, target: np.ndarray, noise: np.n
         told, target, rest = folded[:-1, :-1], folded[:-1, -1], float(folded[-1, -1] ** 2)
     else:
         dof = 0
-    root = _root(told @ told.T + np.eye(len(told)))
+    root = root_of(told @ told.T + np.eye(len(told)))
     solved = linalg.solve_triangular(
         root,
         np.concatenate([told @ asked.T, target[:, None], np.eye(len(told))], axis=1),
@@ -116,13 +122,3 @@ def _answer(told: np.ndarray, asked: np.ndarray, target: np.ndarray, noise: np.n
     squares = float(((inverse.T @ own) ** 2).sum()) + rest
     variance = np.maximum(prior - (across**2).sum(axis=0), 0.0)
     return Answer(across.T @ own, variance, squares, float((inverse**2).sum()) + dof)
-
-
-def _root(gram: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
-    """The Cholesky factor; where columns that tell each other leave rounding the last word, a little is added."""
-    for added in (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
-        try:
-            return np.linalg.cholesky(gram + added * np.trace(gram) * np.eye(len(gram)))
-        except np.linalg.LinAlgError:
-            continue
-    raise np.linalg.LinAlgError("the labelled rows of a group cannot be told from noise")
