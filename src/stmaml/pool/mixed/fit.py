@@ -10,7 +10,7 @@ from stmaml.pool.base import Arrays, GroupedRows
 from stmaml.pool.mixed.covariance import Covariance
 from stmaml.pool.mixed.design import Design, Own, design_of, varies_within
 from stmaml.pool.mixed.noise import NoisePrior, noise_prior
-from stmaml.pool.mixed.reml import Groups, Solved, Structure, estimate, groups_of, reduce, slopes_of, solve
+from stmaml.pool.mixed.reml import Groups, Solved, Structure, deviance, estimate, groups_of, reduce, slopes_of, solve
 from stmaml.pool.mixed.sums import Matrices, Sums, chunks, sums_of, thinned
 
 VARIANCE_ROWS = 100_000
@@ -110,11 +110,8 @@ def labelled(rows: GroupedRows) -> GroupedRows:
 
 def fit_model(rows: GroupedRows, kind: Kind, starts: Starts | None = None) -> Model:
     """The model of this kind that fits the rows best."""
-    rows, starts = labelled(rows), starts or Starts()
-    center = float(rows.y.mean()) if len(rows.y) else 0.0
-    spread = float(rows.y.std()) if len(rows.y) else 0.0
-    scale = spread if spread > 1e-9 * (1.0 + abs(center)) else 1.0
-    rows = replace(rows, y=(rows.y - center) / scale)
+    starts = starts or Starts()
+    rows, center, scale = _standard(labelled(rows))
     design = design_of(rows, columns=kind.columns)
     few = _few(rows, design, kind)
     own = chosen(few, design, kind, starts)
@@ -123,6 +120,23 @@ def fit_model(rows: GroupedRows, kind: Kind, starts: Starts | None = None) -> Mo
     solved = _solved(rows, design, own, structure, theta, factor)
     noise = _noise(few.group, design.matrices(few, own), sums, groups_of(sums, factor), solved, structure)
     return _assembled(design, own, factor, solved, theta, structure, center, scale, noise)
+
+
+def misfit(rows: GroupedRows, kind: Kind, starts: Starts) -> float:
+    """Minus twice the log-likelihood of levels and slopes, but for a constant: how scales of the target compare."""
+    rows, _, scale = _standard(rows)
+    design = design_of(rows, columns=kind.columns)
+    own = chosen(rows, design, replace(kind, curves=False), starts)
+    theta, structure, sums = _variances(rows, design, own, starts)
+    return deviance(theta, sums, structure)[0] + 2.0 * len(rows.y) * float(np.log(scale))
+
+
+def _standard(rows: GroupedRows) -> tuple[GroupedRows, float, float]:
+    """Targets with mean 0 and spread 1, and what these were."""
+    center = float(rows.y.mean()) if len(rows.y) else 0.0
+    spread = float(rows.y.std()) if len(rows.y) else 0.0
+    scale = spread if spread > 1e-9 * (1.0 + abs(center)) else 1.0
+    return replace(rows, y=(rows.y - center) / scale), center, scale
 
 
 def _few(rows: GroupedRows, design: Design, kind: Kind) -> GroupedRows:
