@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from stmaml.pool.base import Column, Draw, Forecast, GroupedRows
+from stmaml.pool.mixed.fit import Starts
 from stmaml.pool.mixed.logs import BENDS, NO_BEND, Log, MixedLog, best_bend
 from stmaml.pool.mixed.numbers import MIXED_SLOPES
 
@@ -48,11 +49,11 @@ def test_the_logarithm_is_undone_and_goes_on_straight():
 
 
 def test_the_scale_of_the_rows_is_found():
-    assert BENDS[best_bend(grown(0), NO_BEND)] >= 1.0
+    assert BENDS[best_bend(grown(0), NO_BEND, Starts())] >= 1.0
     turned = grown(0)
-    assert BENDS[best_bend(replace(turned, y=-turned.y), NO_BEND)] <= -1.0
+    assert BENDS[best_bend(replace(turned, y=-turned.y), NO_BEND, Starts())] <= -1.0
     straight = grown(0, bend=1e-6)
-    assert abs(BENDS[best_bend(straight, NO_BEND)]) <= 0.2
+    assert abs(BENDS[best_bend(straight, NO_BEND, Starts())]) <= 0.2
 
 
 def test_better_than_straight_targets_where_groups_grow():

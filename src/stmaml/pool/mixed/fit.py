@@ -17,7 +17,7 @@ VARIANCE_ROWS = 100_000
 """Rows that variances are estimated from at most; all rows count for the common effects."""
 VARIANCE_SIZE = 250_000
 """Numbers in the cross products of groups that variances are estimated from, but for the fewest groups."""
-FEWEST_GROUPS = 200
+FEWEST_GROUPS = 100
 CHUNK_SIZE = 20_000_000
 """Numbers of a design in memory at a time."""
 CANDIDATES = 40

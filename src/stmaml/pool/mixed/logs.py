@@ -20,7 +20,7 @@ _BENDS = (0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 BENDS = (*(-bend for bend in reversed(_BENDS)), *_BENDS)
 """Curvatures that are tried, in units of one over the spread of targets; about 0 the logarithm is a straight line."""
 NO_BEND = len(_BENDS)
-MOST_GROUPS = 100  # that the curvature is chosen on
+MOST_GROUPS = 50  # that the curvature is chosen on
 KIND = Kind(columns=True, slopes=True, curves=True)
 BEYOND = 0.5  # of the range of training targets: how far outside of it a mean may lie
 WIDEST = 2.0  # variance of a logarithm: beyond, moments say nothing
@@ -85,11 +85,11 @@ class MixedLog:
     def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """For each part the curvature that fits best, then the model; a like part is searched from there."""
         del draw
-        found, place, starts = [], NO_BEND, Starts()
+        found, place, starts, tried = [], NO_BEND, Starts(), Starts()
         with threadpool_limits(1, "blas"):
             for part in parts:
                 mine = labelled(rows.of_groups(part))
-                place = best_bend(mine, place)
+                place = best_bend(mine, place, tried)
                 log = _log(mine.y, BENDS[place])
                 reach = BEYOND * float(np.ptp(mine.y))
                 limits = (float(mine.y.min()) - reach, float(mine.y.max()) + reach)
@@ -106,10 +106,10 @@ def _log(y: Float[np.ndarray, " n"], bend: float) -> Log:
     return Log(bend, float(y.min() if bend > 0 else y.max()))
 
 
-def best_bend(rows: GroupedRows, start: int) -> int:
-    """The place in BENDS of the likeliest, downhill from a start."""
+def best_bend(rows: GroupedRows, start: int, starts: Starts) -> int:
+    """The place in BENDS of the likeliest, downhill from a start; searches for variances have starts of their own."""
     few = rows.of_groups(thinned(rows.counts, len(rows.y), MOST_GROUPS))
-    starts, known = Starts(), dict[int, float]()
+    known = dict[int, float]()
 
     def cost(place: int) -> float:
         if not 0 <= place < len(BENDS):

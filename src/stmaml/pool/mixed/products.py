@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float, Int
 from stmaml.pool.base import Arrays, GroupedRows
 from stmaml.pool.mixed.splines import Wiggles
 
-MOST_PAIRS = 12
-MOST_CURVES = 48
+MOST_PAIRS = 8
+MOST_CURVES = 32
 """Basis functions of all curves that change."""
 
 
