@@ -122,12 +122,16 @@ def fit_model(rows: GroupedRows, kind: Kind, starts: Starts | None = None) -> Mo
     return _assembled(design, own, factor, solved, theta, structure, center, scale, noise)
 
 
-def misfit(rows: GroupedRows, kind: Kind, starts: Starts) -> float:
-    """Minus twice the log-likelihood of levels and slopes, but for a constant: how scales of the target compare."""
+def slopes_for(rows: GroupedRows, starts: Starts) -> Own:
+    """Slopes that differ between groups."""
+    rows = _standard(rows)[0]
+    return chosen(rows, design_of(rows), Kind(columns=True, slopes=True), starts)
+
+
+def misfit(rows: GroupedRows, own: Own, starts: Starts) -> float:
+    """Minus twice the log-likelihood, but for a constant: how scales of the target compare."""
     rows, _, scale = _standard(rows)
-    design = design_of(rows, columns=kind.columns)
-    own = chosen(rows, design, replace(kind, curves=False), starts)
-    theta, structure, sums = _variances(rows, design, own, starts)
+    theta, structure, sums = _variances(rows, design_of(rows), own, starts)
     return deviance(theta, sums, structure)[0] + 2.0 * len(rows.y) * float(np.log(scale))
 
 

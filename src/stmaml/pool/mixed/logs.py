@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from threadpoolctl import threadpool_limits
 
 from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks
-from stmaml.pool.mixed.fit import Kind, Model, Starts, fit_model, labelled, misfit
+from stmaml.pool.mixed.fit import Kind, Model, Starts, fit_model, labelled, misfit, slopes_for
 from stmaml.pool.mixed.numbers import MIXED_SLOPES
 from stmaml.pool.mixed.posterior import predict
 from stmaml.pool.mixed.sums import thinned
@@ -109,14 +109,14 @@ def _log(y: Float[np.ndarray, " n"], bend: float) -> Log:
 def best_bend(rows: GroupedRows, start: int, starts: Starts) -> int:
     """The place in BENDS of the likeliest, downhill from a start; searches for variances have starts of their own."""
     few = rows.of_groups(thinned(rows.counts, len(rows.y), MOST_GROUPS))
-    known = dict[int, float]()
+    known, own = dict[int, float](), slopes_for(few, starts)
 
     def cost(place: int) -> float:
         if not 0 <= place < len(BENDS):
             return np.inf
         if place not in known:
             log = _log(few.y, BENDS[place])
-            known[place] = misfit(replace(few, y=log(few.y)), KIND, starts) - 2.0 * float(log.log_slope(few.y).sum())
+            known[place] = misfit(replace(few, y=log(few.y)), own, starts) - 2.0 * float(log.log_slope(few.y).sum())
         return known[place]
 
     while True:
