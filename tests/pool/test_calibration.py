@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy.special import ndtri
+from scipy.special import expit, ndtri
 
-from stmaml.pool.pooling import steady_scores, steady_temperature
-from stmaml.tables.calibration import LEVELS
+from stmaml.pool.pooling import steady_class_temperature, steady_scores, steady_temperature
+from stmaml.tables.calibration import LEVELS, TEMPERATURES
 
 NOMINAL = (0.5, 0.8, 0.9)
 ROWS = 10
@@ -58,3 +58,30 @@ def test_one_group_changes_nothing():
 def test_many_groups_are_believed():
     values = scores(2000, 1.4, 0.3, np.random.default_rng(0))
     assert steady_temperature(values, np.ones_like(values), 2000) == pytest.approx(1.4, rel=0.03)
+
+
+def class_losses(groups: int, temperature: float, random: np.random.Generator) -> np.ndarray:
+    """The log-loss of each group at each temperature under log-odds that are too large by a factor; rows of a group
+    have a level of their own."""
+    odds = random.standard_normal((groups, ROWS))
+    y = random.uniform(size=odds.shape) < expit(odds + 0.5 * random.standard_normal((groups, 1)))
+    signed = np.where(y, odds, -odds)[:, :, None] * temperature / TEMPERATURES
+    return np.logaddexp(0, -signed).mean(1)
+
+
+@pytest.mark.parametrize("groups", [5, 10, 20, 30])
+def test_temperatures_of_classes_mend_more_than_they_break(groups: int):
+    random = np.random.default_rng(groups)
+    plain = int(np.abs(np.log(TEMPERATURES)).argmin())
+    for temperature, gain in ((1.0, -0.004), (3.0, 0.05)):
+        new = class_losses(20_000, temperature, random).mean(0)
+        found = [steady_class_temperature(class_losses(groups, temperature, random)) for _ in range(100)]
+        after = np.interp(np.log(found), np.log(TEMPERATURES), new).mean()
+        assert new[plain] - after > gain
+
+
+def test_temperatures_of_many_groups_are_believed():
+    losses = class_losses(20_000, 2.0, np.random.default_rng(0))
+    best = TEMPERATURES[losses.mean(0).argmin()]
+    assert steady_class_temperature(losses) == pytest.approx(best, rel=0.02)
+    assert steady_class_temperature(losses[:1]) == 1.0

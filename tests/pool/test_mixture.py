@@ -8,8 +8,8 @@ from stmaml.pool.mixture import Mixture, distance
 from stmaml.pool.weights import (
     Costs,
     class_weights,
-    contenders,
     crps_costs,
+    leading,
     learn_weights,
     least_cost,
     log_score_weights,
@@ -128,14 +128,11 @@ def test_the_pull_is_towards_the_aim():
     assert gaps[2] < 1e-2
 
 
-def test_contenders_are_those_not_clearly_behind():
-    costs, *_ = some_costs()
-    alone = costs.own - np.einsum("gii->gi", costs.apart) / 2
-    behind = alone[:, 2] - alone[:, :2].min(1)
-    assert behind.mean() > 2 * behind.std(ddof=1) / len(behind) ** 0.5  # the member that knows nothing
-    shares = contenders(costs)
-    assert shares[2] == 0
-    assert shares.sum() == pytest.approx(1)
+def test_a_member_counts_less_the_more_clearly_it_is_behind():
+    alone = np.array([[1.0, 2.0, 1.5], [1.0, 4.0, 1.5]])  # behind by 2 with an error of 1; by 0.5 with none
+    np.testing.assert_allclose(leading(alone), np.array([1, np.exp(-2), 0]) / (1 + np.exp(-2)), atol=1e-12)
+    np.testing.assert_allclose(leading(alone[:1]), 1 / 3)  # one group tells nothing
+    np.testing.assert_allclose(leading(np.ones((4, 2))), 1 / 2)
 
 
 def test_neighbouring_numbers_of_rows_share_their_weights():

@@ -20,7 +20,6 @@ from stmaml.tables.calibration import (
     TEMPERATURES,
     Calibration,
     Rows,
-    best_temperature,
     conformal_floors,
     conformal_scores,
     free_rows,
@@ -228,6 +227,19 @@ def steady_temperature(values: Rows, weight: Rows, groups: int) -> float:
     return float(np.exp(TRUST**2 / (TRUST**2 + error) * np.log(variance) / 2))
 
 
+def steady_class_temperature(nll: Float[np.ndarray, "g t"]) -> float:
+    """The temperature of the least log-loss, pulled towards 1 like the spread of numbers. `nll` is that of each group
+    at each of TEMPERATURES; how far off its minimum may be, the spread of groups' slopes over its curvature says."""
+    place = int(np.clip(nll.mean(0).argmin(), 1, len(TEMPERATURES) - 2))
+    step = float(np.log(TEMPERATURES[1] / TEMPERATURES[0]))
+    below, at, above = nll[:, place - 1], nll[:, place], nll[:, place + 1]
+    curvature = float((above - 2 * at + below).mean()) / step**2
+    if len(nll) < 2 or curvature <= 0:
+        return 1.0
+    error = ((above - below) / (2 * step)).var(ddof=1) / len(nll) / curvature**2
+    return float(TEMPERATURES[place] ** (TRUST**2 / (TRUST**2 + error)))
+
+
 def steady_scores(values: Rows, weight: Rows, groups: int) -> tuple[float, ...]:
     """The normal score at which each of LEVELS holds, between that of held-out groups and the plain one: the more free
     rows these are worth, the nearer to theirs."""
@@ -246,7 +258,8 @@ def _class_calibration(plain: Pooling, held: Sequence[HeldOut]) -> Calibration:
         rows = np.arange(len(truth))
         nll = np.stack([-np.log(softened(odds, np.array(t))[rows, truth] + 1e-12) for t in TEMPERATURES], axis=1)
         by_task = np.stack([np.bincount(one.tasks.task, column) for column in nll.T], axis=1)
-        best = best_temperature(by_task / np.bincount(one.tasks.task)[:, None])
+        by_task /= np.bincount(one.tasks.task)[:, None]
+        best = steady_class_temperature(by_task.reshape(-1, one.num_groups, len(TEMPERATURES)).mean(0))
         temperatures.append(best)
         values, weight = padded(softened(odds, np.array(best))[rows, truth], one.tasks.task)
         floors.append(conformal_floors(values, weight, one.num_groups))

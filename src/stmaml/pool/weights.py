@@ -1,12 +1,13 @@
-"""How much each member counts: learnt on held-out groups by a proper score, shrunk towards equal shares.
+"""How much each member counts: learnt on held-out groups by a proper score, shrunk towards shares of the leading ones.
 
 For numbers the score is the CRPS. That of a mixture is quadratic in the weights, so all that the held-out rows say is a
 vector and a matrix for each group, and the best weights are those of a small convex problem. For classes it is the
 log-score, whose best weights the EM algorithm finds.
 
-Weights are pulled towards equal shares of the contenders: the members that held-out groups do not show to be worse than
-the best. What serves with five labelled rows is likely to serve with four or six, so neighbouring numbers of labelled
-rows have a say in each other's weights. Both rules, and their strengths, were chosen on development tables.
+Weights are pulled towards shares that fall with how clearly held-out groups show a member to be worse than the best: by
+a factor e for each standard error. What serves with five labelled rows is likely to serve with four or six, so
+neighbouring numbers of labelled rows have a say in each other's weights. Both rules, and their strengths, were chosen
+on development tables.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,7 @@ from jaxtyping import Float, Int
 
 from stmaml.pool.mixture import distance
 
-SHRINKAGE = 1.0  # groups' worth of the pull towards equal shares, for each member
-CLEARLY = 2.0  # standard errors by which a member must be behind the best to be no contender
-SLIGHTLY = 0.02  # a member that is behind by a smaller part is a contender whatever the groups say
-BARELY = 0.005  # the same for classes, whose log-scores differ less
+SHRINKAGE = 1.0  # groups' worth of the pull, for each member
 REACH = 1.0  # how far numbers of labelled rows have a say in each other's weights, in places among those scored
 ROUNDS = 400
 Weights = Float[np.ndarray, " k"]
@@ -76,23 +74,18 @@ def learn_weights(costs: Sequence[Costs]) -> Float[np.ndarray, "c k"]:
     scale = np.array([max(float(one.own.mean()), 1e-12) for one in costs])  # each number of rows has the same say
     own = near @ np.stack([one.own.mean(0) / s for one, s in zip(costs, scale, strict=True)])
     apart = np.einsum("cd,dij->cij", near, [one.apart.mean(0) / s for one, s in zip(costs, scale, strict=True)])
-    aim = np.stack([contenders(one) for one in costs])
+    aim = np.stack([leading(one.own - np.einsum("gii->gi", one.apart) / 2) for one in costs])
     pull = SHRINKAGE * own.shape[1] / np.array([max(len(one.own), 1) for one in costs])
     return least_cost(own, apart, aim, pull)
 
 
-def contenders(costs: Costs) -> Weights:
-    """Equal shares for the members that are not clearly worse than the best."""
-    return _contenders(costs.own - np.einsum("gii->gi", costs.apart) / 2, SLIGHTLY)
-
-
-def _contenders(alone: Float[np.ndarray, "g k"], slightly: float) -> Weights:
-    """The same by the score of each member in each group."""
-    best = int(alone.mean(0).argmin())
-    behind = alone - alone[:, [best]]
+def leading(alone: Float[np.ndarray, "g k"]) -> Weights:
+    """Shares of members by their scores in each group, where less is better: e^-t for one that is t standard errors
+    behind the best. Where groups cannot tell, all are alike."""
+    behind = alone - alone[:, [int(alone.mean(0).argmin())]]
     error = behind.std(0, ddof=1) / len(alone) ** 0.5 if len(alone) > 1 else np.full(alone.shape[1], np.inf)
-    level = behind.mean(0) <= np.maximum(CLEARLY * error, slightly * alone.mean(0)[best])
-    return level / level.sum()
+    shares = np.exp(-behind.mean(0) / np.maximum(error, 1e-300))
+    return shares / shares.sum()
 
 
 def least_cost(
@@ -135,7 +128,7 @@ def class_weights(likelihood: Float[np.ndarray, "k n"], group: Int[np.ndarray, "
     group = np.unique(group, return_inverse=True)[1]
     count = np.bincount(group)
     alone = np.stack([np.bincount(group, -np.log(each)) / count for each in likelihood], axis=1)
-    return log_score_weights(likelihood, 1 / count[group], SHRINKAGE * len(likelihood) * _contenders(alone, BARELY))
+    return log_score_weights(likelihood, 1 / count[group], SHRINKAGE * len(likelihood) * leading(alone))
 
 
 def log_score_weights(

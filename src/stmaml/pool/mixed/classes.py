@@ -87,7 +87,7 @@ class MixedLogistic:
         rows = rows if len(kept) == rows.num_groups else rows.of_groups(kept)
         numbers = (1,) if rows.num_classes == 2 else range(rows.num_classes)
         with threadpool_limits(1, "blas"):
-            design = design_of(rows, most_levels=200)
+            design = design_of(rows, products=False, most_levels=200)
             own = self._own(rows, design)
             fits = [fit_odds(rows, (rows.y == number).astype(float), design, own) for number in numbers]
         return FittedOdds(design, own, tuple(fits))

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 
 from stmaml.pool.base import Arrays, GroupedRows
 from stmaml.pool.mixed.levels import MOST_LEVELS, Levels
+from stmaml.pool.mixed.products import Products, products_of
 from stmaml.pool.mixed.splines import Wiggles, wiggles
 from stmaml.pool.mixed.sums import Matrices
 
@@ -45,6 +46,7 @@ class Design:
     ridged: bool
     """Whether straight lines are shrunk too: columns are many for the rows or groups."""
     levels: Levels
+    products: Products
     reach: Float[np.ndarray, "2 d"]
     """How far each column counts: a line through one value of each group says little beyond the last of them, so that a
     column which is the same in all rows of a group ends where training ended; others go on."""
@@ -58,6 +60,7 @@ class Design:
         bent = [bend(scaled[:, column]) for column, bend in self.bends.items()]
         if len(bent) > 6:
             bent = [np.concatenate(bent, axis=1)]
+        bent += self.products.blocks(scaled, self.bends)
         return [*bent, scaled] if self.ridged else bent
 
     def blocks(self) -> tuple[int, ...]:
@@ -101,6 +104,7 @@ class Design:
             "bend_tilt": np.concatenate([empty, *(bend.tilt for bend in bends)], axis=1),
             "bend_size": np.array([bend.size for bend in bends]),
             **self.levels.state(),
+            **self.products.state(),
         }
 
     @staticmethod
@@ -111,12 +115,14 @@ class Design:
         parts = zip(np.split(state["bend_knots"], ends), lines, state["bend_size"], strict=False)
         bends = [Wiggles(knots, tilt, float(size)) for knots, tilt, size in parts]
         columns = [int(column) for column in state["bend_column"]]
-        levels = Levels.restore(state)
         bent = dict(zip(columns, bends, strict=True))
-        return Design(state["center"], state["inverse_scale"], bent, bool(state["ridged"]), levels, state["reach"])
+        rest = (bool(state["ridged"]), Levels.restore(state), Products.restore(state), state["reach"])
+        return Design(state["center"], state["inverse_scale"], bent, *rest)
 
 
-def design_of(rows: GroupedRows, *, columns: bool = True, most_levels: int = MOST_LEVELS) -> Design:
+def design_of(
+    rows: GroupedRows, *, columns: bool = True, products: bool = True, most_levels: int = MOST_LEVELS
+) -> Design:
     """The design that suits some rows; without columns, levels alone."""
     kept = _kept(rows.x, columns)
     center, spread = kept.mean(axis=0), kept.std(axis=0)
@@ -126,13 +132,15 @@ def design_of(rows: GroupedRows, *, columns: bool = True, most_levels: int = MOS
     bends = _bends(scaled, [column.kind == "number" for column in rows.columns])
     num = int(live.sum())
     ridged = num > 7 or 10 * num > rows.num_groups
-    return Design(center, inverse, bends, ridged, Levels.of(rows, most_levels), _reach(rows))
+    varies = varies_within(rows)
+    joined = products_of(rows, scaled, live & products, varies)
+    return Design(center, inverse, bends, ridged, Levels.of(rows, most_levels), joined, _reach(rows, varies))
 
 
-def _reach(rows: GroupedRows) -> Float[np.ndarray, "2 d"]:
+def _reach(rows: GroupedRows, varies: Bool[np.ndarray, " d"]) -> Float[np.ndarray, "2 d"]:
     """From the least to the most of each column that does not vary within groups; without end for others."""
     ends = np.stack([rows.x.min(axis=0), rows.x.max(axis=0)]) if len(rows.x) else np.zeros((2, rows.x.shape[1]))
-    return np.where(varies_within(rows), [[-np.inf], [np.inf]], ends)
+    return np.where(varies, [[-np.inf], [np.inf]], ends)
 
 
 def _kept(x: Float[np.ndarray, "n d"], columns: bool) -> Float[np.ndarray, "n d"]:

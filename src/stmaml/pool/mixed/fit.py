@@ -10,14 +10,14 @@ from stmaml.pool.base import Arrays, GroupedRows
 from stmaml.pool.mixed.covariance import Covariance
 from stmaml.pool.mixed.design import Design, Own, design_of, varies_within
 from stmaml.pool.mixed.noise import NoisePrior, noise_prior
-from stmaml.pool.mixed.reml import Groups, Solved, Structure, estimate, groups_of, reduce, slopes_of, solve
+from stmaml.pool.mixed.reml import Groups, Solved, Structure, deviance, estimate, groups_of, reduce, slopes_of, solve
 from stmaml.pool.mixed.sums import Matrices, Sums, chunks, sums_of, thinned
 
 VARIANCE_ROWS = 100_000
 """Rows that variances are estimated from at most; all rows count for the common effects."""
 VARIANCE_SIZE = 250_000
 """Numbers in the cross products of groups that variances are estimated from, but for the fewest groups."""
-FEWEST_GROUPS = 200
+FEWEST_GROUPS = 100
 CHUNK_SIZE = 20_000_000
 """Numbers of a design in memory at a time."""
 CANDIDATES = 40
@@ -110,11 +110,8 @@ def labelled(rows: GroupedRows) -> GroupedRows:
 
 def fit_model(rows: GroupedRows, kind: Kind, starts: Starts | None = None) -> Model:
     """The model of this kind that fits the rows best."""
-    rows, starts = labelled(rows), starts or Starts()
-    center = float(rows.y.mean()) if len(rows.y) else 0.0
-    spread = float(rows.y.std()) if len(rows.y) else 0.0
-    scale = spread if spread > 1e-9 * (1.0 + abs(center)) else 1.0
-    rows = replace(rows, y=(rows.y - center) / scale)
+    starts = starts or Starts()
+    rows, center, scale = _standard(labelled(rows))
     design = design_of(rows, columns=kind.columns)
     few = _few(rows, design, kind)
     own = chosen(few, design, kind, starts)
@@ -123,6 +120,27 @@ def fit_model(rows: GroupedRows, kind: Kind, starts: Starts | None = None) -> Mo
     solved = _solved(rows, design, own, structure, theta, factor)
     noise = _noise(few.group, design.matrices(few, own), sums, groups_of(sums, factor), solved, structure)
     return _assembled(design, own, factor, solved, theta, structure, center, scale, noise)
+
+
+def slopes_for(rows: GroupedRows, starts: Starts) -> Own:
+    """Slopes that differ between groups."""
+    rows = _standard(rows)[0]
+    return chosen(rows, design_of(rows), Kind(columns=True, slopes=True), starts)
+
+
+def misfit(rows: GroupedRows, own: Own, starts: Starts) -> float:
+    """Minus twice the log-likelihood, but for a constant: how scales of the target compare."""
+    rows, _, scale = _standard(rows)
+    theta, structure, sums = _variances(rows, design_of(rows), own, starts)
+    return deviance(theta, sums, structure)[0] + 2.0 * len(rows.y) * float(np.log(scale))
+
+
+def _standard(rows: GroupedRows) -> tuple[GroupedRows, float, float]:
+    """Targets with mean 0 and spread 1, and what these were."""
+    center = float(rows.y.mean()) if len(rows.y) else 0.0
+    spread = float(rows.y.std()) if len(rows.y) else 0.0
+    scale = spread if spread > 1e-9 * (1.0 + abs(center)) else 1.0
+    return replace(rows, y=(rows.y - center) / scale), center, scale
 
 
 def _few(rows: GroupedRows, design: Design, kind: Kind) -> GroupedRows:
