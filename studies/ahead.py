@@ -29,6 +29,7 @@ gpu_device_info {
   fpus_per_core: 128  block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
   memory_bandwidth: 4814080000000  l2_cache_size: 62914560  clock_rate_ghz: 1.98  device_memory_size: 150000000000
   cuda_compute_capability { major: 9 }  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+  driver_version: "13.0.0"  runtime_version: "13.0.0"  compile_time_toolkit_version: "13.0.0"
 }
 platform_name: "CUDA"  dnn_version_info { major: 9 minor: 10 }  runtime_version { major: 13 }
 device_description_str: "NVIDIA H200"

@@ -344,14 +344,13 @@ def compile_ahead(row: Row, folder: Path, stage: str) -> None:
 def check(row: Row) -> None:
     """Runs a program that was compiled ahead for a few steps; raises where it cannot be read."""
     trials = draw_trials(row.base, row.search.trials, (TRAINED_STEPS,))
-    lanes = row.begun([trial for trial in trials if trial.group == trials[0].group][:SEEDS])
+    lanes = row.begun([trial for trial in trials if trial.group == trials[-1].group][:SEEDS])
+    states = eqx.tree_at(lambda s: s.rate, lanes.states, jnp.asarray(lanes.rates))
     row.programs.compiles = False
-    for _ in range(2):  # the first reads the program
+    for _ in range(3):  # the first reads the program
         began = time.time()
-        _, losses = lanes.moved(row.programs, lanes.states, 0)
-        print(
-            f"{lanes.name}: {CHUNK} steps in {time.time() - began:.2f} s, loss {float(losses.mean()):.4f}", flush=True
-        )
+        loss = float(lanes.moved(row.programs, states, 0)[1].mean())
+        print(f"{lanes.name}: {CHUNK} steps in {time.time() - began:.3f} s, loss {loss:.4f}", flush=True)
 
 
 def claimed(rows: Sequence[str], folder: Path) -> Iterator[str]:
@@ -388,7 +387,14 @@ def work(row: Row, flags: Any) -> None:
 def main() -> None:
     flags = parsed()
     search = Search(
-        flags.trials, flags.search_tasks, 1, 3, flags.batch, (TRAINED_STEPS,), flags.val_tasks, flags.val_draws
+        trials=flags.trials,
+        tasks=flags.search_tasks,
+        rounds=1,
+        near=flags.near,
+        tasks_per_batch=flags.batch,
+        inner_steps=(TRAINED_STEPS,),
+        val_tasks=flags.val_tasks,
+        val_draws=flags.val_draws,
     )
     programs = Programs(flags.programs)
     for name in claimed(flags.rows, flags.folder / "claims" / f"{flags.stage}-{flags.claim}"):
@@ -410,6 +416,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--until", type=float, default=math.inf, help="seconds since 1970")
     parser.add_argument("--claim", default=str(os.getpid()), help="processes with the same one share the rows")
     parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--near", type=int, default=6, help="trials around the best of them")
     parser.add_argument("--search-tasks", type=int, default=200_000, help="of each trial")
     parser.add_argument("--val-tasks", type=int, default=1000)
     parser.add_argument("--val-draws", type=int, default=10)

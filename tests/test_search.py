@@ -165,6 +165,26 @@ def test_what_was_chosen_becomes_the_preset_of_a_row(trained, tmp_path, monkeypa
     assert list(rows.searched_presets(RECIPES, ["regression2d"])) == [("regression2d", "maml", "searched")]
 
 
+def test_trials_near_the_best_take_one_step_and_are_new_first():
+    space = {grid.OPTIMIZER: ("adam", "muon"), grid.OUTER_LR: (1e-3, 3e-3, 1e-2), grid.INNER_LR: (1e-3, 1e-2)}
+    best = {grid.OPTIMIZER: "adam", grid.OUTER_LR: 1e-2, grid.INNER_LR: 1e-3}
+    muon = {**best, grid.OPTIMIZER: "muon"}
+    near = grid.near_trials(space, [Trial(best), Trial({**muon, grid.OUTER_LR: 3e-3})], best, 4)
+    assert [trial.seed for trial in near] == [0, 0, 1, 1]
+    assert [trial.settings for trial in near[:2]] == [muon, {**muon, grid.INNER_LR: 1e-2}]
+    assert {**muon, grid.OUTER_LR: 3e-3} in [trial.settings for trial in near[2:]]
+    assert len({(json.dumps(trial.settings), trial.seed) for trial in near}) == 4
+
+
+def test_trials_near_the_best_may_be_chosen(trained, tmp_path):
+    record = Search(trials=4, tasks=100, rounds=1, near=6, val_tasks=2).run("regression2d", "maml", tmp_path)
+    last = [one for one in record["trials"] if one["round"] == 1]
+    assert len(last) == 6
+    assert {one["tasks"] for one in last} == {100}
+    assert {one["settings"][grid.OPTIMIZER] for one in last} == {"muon"}
+    assert record["chosen"]["settings"][grid.OUTER_LR] == 0.01
+
+
 def test_errors_of_two_ranges_count_by_their_ratio():
     assert halving.joint([4.0]) == 4.0
     assert halving.joint([1.0, 4.0]) == pytest.approx(2.0)

@@ -17,7 +17,7 @@ all methods is the same."""
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -90,6 +90,25 @@ def draw_trials(base: Experiment, count: int, inner_steps: tuple[int, ...] = GRI
     each = math.ceil(count / len(cells.groups))
     rounds = [[(group[i % len(group)], i // len(group)) for group in by_group] for i in range(each)]
     return [Trial(settings, seed) for settings, seed in itertools.chain(*rounds)][:count]
+
+
+def near_trials(space: Space, tried: Sequence[Trial], best: dict[str, Any], count: int) -> list[Trial]:
+    """`count` trials of Muon around the best cell: that cell, and those one step of the grid away in one number; first
+    those that were not tried, then all under other seeds."""
+    centre = {**best, OPTIMIZER: "muon"}
+    cells = [
+        centre,
+        *(centre | {path: value} for path in TRACED if path in space for value in _beside(space, centre, path)),
+    ]
+    seeds = [[trial.seed for trial in tried if trial.settings == cell] for cell in cells]
+    free = [(max(used, default=-1) + 1 + turn, place) for place, used in enumerate(seeds) for turn in range(count)]
+    return [Trial(cells[place], seed) for seed, place in sorted(free)[:count]]
+
+
+def _beside(space: Space, cell: dict[str, Any], path: str) -> list[Any]:
+    """The values of the grid next to that of a cell."""
+    place = space[path].index(cell[path])
+    return [space[path][i] for i in (place + 1, place - 1) if 0 <= i < len(space[path])]
 
 
 def _product(space: Space, *, traced: bool) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@ a little, the best third anew for three times as long. Every choice is made on v
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from stmaml.recipes import RECIPES, Experiment
 from stmaml.recipes.base import setting, with_changes
 from stmaml.recipes.rows import row_recipe
 from stmaml.run_files import read_json
-from stmaml.search.grid import INNER_STEPS, TEST_FACTORS, TEST_STEPS, Trial, draw_trials, space_of
+from stmaml.search.grid import INNER_STEPS, TEST_FACTORS, TEST_STEPS, Trial, draw_trials, near_trials, space_of
 from stmaml.search.side_by_side import Varied, train_group
 
 FILE = "search.json"
@@ -49,6 +49,8 @@ class Search:
     """Rounds; in each, one in `keep` of the trials goes on, trained anew."""
     keep: int = 3
     """One in so many trials goes on."""
+    near: int = 0
+    """Trials after the last round, as long as its own: Muon, one step of the grid around the best cell."""
     tasks_per_batch: int = 100
     """Tasks in a meta-step."""
     inner_steps: tuple[int, ...] = (5, 10)
@@ -84,10 +86,18 @@ class Search:
         by itself."""
         record = self._opened(base, row, folder)
         trials = draw_trials(base, self.trials, self.inner_steps)
+        widths = _count(trial.group for trial in trials)
+        how = (train, judge, widths if together else dict.fromkeys(widths, 1))
         for number in range(self.rounds):
-            self._round(base, number, trials, (train, judge, together), record, folder)
+            self._round(number, trials, how, record, folder)
             trials = _best(_of_round(record, number), trials, max(1, len(trials) // self.keep))
-        record["chosen"] = _chosen(base, record, self.rounds - 1)
+        last = _of_round(record, self.rounds - 1)
+        if self.near:
+            tried = [Trial(one["settings"], one["seed"]) for one in record["trials"] if one["round"] < self.rounds]
+            trials = near_trials(space_of(base, self.inner_steps), tried, _cells(last)[0][1], self.near)
+            self._round(self.rounds, trials, how, record, folder)
+            last += _of_round(record, self.rounds)
+        record["chosen"] = _chosen(base, last)
         write_json(folder / FILE, record)
         return record
 
@@ -105,20 +115,18 @@ class Search:
 
     def _round(
         self,
-        base: Experiment,
         number: int,
         trials: Sequence[Trial],
-        how: tuple[Train, Judge, bool],
+        how: tuple[Train, Judge, Mapping[Any, int]],
         record: Record,
         folder: Path,
     ) -> None:
         """Trains and judges the trials of a round, group by group, and keeps what came out after each."""
-        widths = _count(trial.group for trial in draw_trials(base, self.trials, self.inner_steps))
-        tasks, (train, judge, together) = self.tasks * self.keep**number, how
+        tasks, (train, judge, widths) = self.tasks * self.keep ** min(number, self.rounds - 1), how
         done = [Trial(one["settings"], one["seed"]) for one in _of_round(record, number)]
         for group in dict.fromkeys(trial.group for trial in trials):
             mine = [trial for trial in trials if trial.group == group and trial not in done]
-            width = widths[group] if together else 1
+            width = widths[group]
             for some in _in_parts(mine, width):
                 began = time.monotonic()
                 learners = train(some, tasks=tasks, width=width)
@@ -215,9 +223,9 @@ def _best(found: Sequence[Record], trials: Sequence[Trial], count: int) -> list[
     return [trial for trial in order if trial in trials][:count]
 
 
-def _chosen(base: Experiment, record: Record, last: int) -> Record:
-    """The best cell of the last round, as settings by their paths."""
-    score, settings, some = _cells(_of_round(record, last))[0]
+def _chosen(base: Experiment, last: Sequence[Record]) -> Record:
+    """The best cell of the last trials, as settings by their paths."""
+    score, settings, some = _cells(last)[0]
     steps = min(some, key=lambda one: one["score"])["test_steps"]
     differs = steps is not None and steps != setting(with_changes(base, settings), INNER_STEPS)
     return {"settings": {**settings, **({TEST_STEPS: steps} if differs else {})}, "score": score}
