@@ -1,7 +1,8 @@
 """How far the prior over tables is from the best that can be known, on made-up tables it has not seen.
 
-    python studies/prior_limits.py --out FILE.jsonl --weights FILE [--tables 20]
-    python studies/prior_limits.py --show FILE.jsonl
+    python studies/prior_limits.py --out others.jsonl [--tables 20]                the limit, and what is fitted
+    python studies/prior_limits.py --out prior.jsonl --weights FILE [--tables 20]  the prior, on the same tables
+    python studies/prior_limits.py --show others.jsonl prior.jsonl
 
 For linear tables the limit is exact (`bayes_limit`); for all others there is none, and the prior stands beside a mixed
 model and boosting with summaries fitted to each table. Errors are in variances of the target."""
@@ -51,8 +52,7 @@ def scores(mean: np.ndarray, variance: np.ndarray, y: np.ndarray) -> dict[str, f
 
 def run(flags: argparse.Namespace) -> None:
     known = {member.name: member for member in [*mixed.MEMBERS, *boosted.MEMBERS]}
-    prior = Prior(Path(flags.weights))
-    members = [prior, *(known[name] for name in FITTED)]
+    members = [Prior(Path(flags.weights))] if flags.weights else [known[name] for name in FITTED]
     until = float(os.environ.get("DEADLINE", "inf")) - 15
     with flags.out.open("a") as file:
         for kind in ("linear", "all"):
@@ -84,25 +84,26 @@ def _records(kind: str, groups: int, shots: int, members: list[Any], count: int)
         if limits is not None:
             said["limit"] = scores(*(one[i].ravel()[tasks.asked] for one in limits), y)
         for member in members:
-            forecast = member.fit(rows, Draw(10)).predict(tasks)
+            (fitted,) = member.fit_each(rows, [np.arange(rows.num_groups)], Draw(10))
+            forecast = fitted.predict(tasks)
             said[member.name] = scores(forecast.mean, forecast.variance, y)
         found.append({"kind": kind, "groups": groups, "shots": shots, "table": i, "scores": said})
     return found
 
 
 def show(files: list[Path]) -> None:
-    records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    found: dict[tuple[str, int, int, int], dict[str, Any]] = {}
+    for record in (json.loads(line) for file in files for line in file.read_text().splitlines()):
+        place = tuple(record[name] for name in ("kind", "groups", "shots", "table"))
+        found.setdefault(place, {}).update(record["scores"])
     rows = ("limit", "prior", *FITTED)
+    whole = {place: scores for place, scores in found.items() if all(row in scores for row in rows[1:])}
     for kind in ("linear", "all"):
         for metric in ("mse", "nll", "holds"):
             print(f"\n{kind}, {metric}\n\n| groups | rows | " + " | ".join(rows) + " |\n|--:|--:|" + "--:|" * len(rows))
             for groups in GROUPS:
                 for shots in SHOTS:
-                    here = [
-                        one["scores"]
-                        for one in records
-                        if (one["kind"], one["groups"], one["shots"]) == (kind, groups, shots)
-                    ]
+                    here = [scores for place, scores in whole.items() if place[:3] == (kind, groups, shots)]
                     cells = [_cell([one[row][metric] for one in here if row in one]) for row in rows]
                     print(f"| {groups} | {shots} | " + " | ".join(cells) + " |")
 

@@ -10,7 +10,8 @@ from scipy.stats import norm
 
 from stmaml.benchmarks.hierarchies import Shape, sample_tables, table_key
 from stmaml.errors import RunError
-from stmaml.prior.learner import About, Groups, Learner, Said, Sizes
+from stmaml.prior.layers import attend
+from stmaml.prior.learner import About, Groups, Learner, Said, Sizes, begin
 from stmaml.prior.training import STRAY, STRAY_STD, Piece, losses
 from stmaml.prior.weights import load_weights, save_weights
 
@@ -114,6 +115,38 @@ def test_membership_matters(learner: Learner, table):
     train, new, about = table
     turned = moved(train, lambda part: part.at[:, :2].set(part[:, jnp.array([1, 0])]).at[:, :, 0].set(part[:, ::-1, 0]))
     assert np.abs(np.asarray(ask(learner, table).expected - ask(learner, (turned, new, about)).expected)).max() > 1e-3
+
+
+def test_slopes_of_attention_are_those_of_its_definition():
+    form = "bgsqhe,bgskhe->bgshqk"
+    keys = jr.split(jr.key(3), 4)
+    parts = [jr.normal(k, (2, 1, 3, 4, 2, 32)) for k in keys[:3]]
+    hidden = jnp.where(jr.bernoulli(keys[3], 0.7, (2, 1, 1, 1, 1, 4)), 0.0, -1e9)
+
+    def plain(query, key, value):
+        scores = jnp.einsum(form, query, key) / 32**0.5 + hidden
+        return jnp.sum(jnp.sin(jnp.einsum("bgshqk,bgskhe->bgsqhe", jax.nn.softmax(scores, axis=-1), value)))
+
+    wanted = jax.grad(plain, argnums=(0, 1, 2))(*parts)
+    found = jax.grad(lambda *args: jnp.sum(jnp.sin(attend(form, *args, hidden))), argnums=(0, 1, 2))(*parts)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_ranks_are_shares_of_the_rows_to_learn_from():
+    x, y = jnp.array([[3.0, 1.0], [2.0, 1.0]]).reshape(1, 2, 2, 1), jnp.zeros((1, 2, 2))
+    train = Groups(x, y, jnp.array([[[1.0, 1.0], [1.0, 0.0]]]))  # values 3, 1, 2 and padding
+    new = Groups(jnp.array([0.0, 2.5, 3.0]).reshape(1, 1, 3, 1), jnp.zeros((1, 1, 3)), jnp.zeros((1, 1, 3)))
+    found = begin(
+        Groups(*(jnp.pad(part, ((0, 0), (0, 0), (0, 1), *((0, 0),) * (part.ndim - 3))) for part in _parts(train))),
+        new,
+        About(jnp.ones((1, 1)), jnp.zeros((1, 1), dtype=int), jnp.zeros(1)),
+    )
+    np.testing.assert_allclose(found.rank[0, 2, :, 0], [-1, 1 / 3, 2 / 3], atol=1e-6)
+
+
+def _parts(groups: Groups) -> tuple[jax.Array, ...]:
+    return groups.x, groups.y, groups.labelled
 
 
 def test_losses_are_those_of_the_mixture():

@@ -11,6 +11,7 @@ NUMBER, FLAG, WAVE = 0, 1, 2
 MOST_SCALED = 8.0
 CONSTANT, MIXED = 0.25, 0.4  # shares of columns that are constant within a group; that differ between groups in part
 TIME, WAVES, BLOCK, GAPS = 0.6, 0.2, 0.3, 0.15  # shares of tables that have them
+BENT = 0.25  # share of columns of numbers that are seen in another unit than the target feels them in
 
 
 class Columns(eqx.Module):
@@ -19,7 +20,7 @@ class Columns(eqx.Module):
     seen: Float[Array, "g s c"]
     """As a learner reads it: scaled, gaps filled."""
     true: Float[Array, "g s c"]
-    """The same without gaps: what the target depends on."""
+    """What the target depends on: the same without gaps, or a bent form of it."""
     kind: Int[Array, " c"]
     real: Float[Array, " c"]
     """0 for padding."""
@@ -66,7 +67,8 @@ def draw_columns(rows: Float[Array, "g s"], train: Float[Array, "g s"], num_colu
     true, kind = _with_waves(keys[7], true, kind, moment, count, is_dated)
     real = (place < count).astype(jnp.float32)
     there = real[None, None] * rows[..., None]
-    seen, kind, true = _with_gaps(keys[8], true * there, kind, count)
+    shown = jnp.where((kind == NUMBER)[None, None], _bent(jr.fold_in(key, 1), true, train), true)
+    seen, kind, true = _with_gaps(keys[8], shown * there, true * there, kind, count)
     return Columns(seen * there, true, kind, real, moment, is_dated)
 
 
@@ -135,8 +137,17 @@ def _with_waves(
     return true, jnp.where(sine | cosine, WAVE, kind)
 
 
+def _bent(key: PRNGKeyArray, true: Float[Array, "g s c"], train: Float[Array, "g s"]) -> Float[Array, "g s c"]:
+    """Some columns crowded at one end, as times and doses are, while the target feels them evenly."""
+    on, size, side = jr.split(key, 3)
+    wide = (1, 1, true.shape[-1])
+    rate = log_uniform(size, 0.3, 2.0, wide) * jnp.where(jr.bernoulli(side, 0.75, wide), 1.0, -1.0)
+    bent = jnp.clip(scaled(jnp.exp(rate * jnp.clip(true, -3, 3)), train), -MOST_SCALED, MOST_SCALED)
+    return jnp.where(jr.bernoulli(on, BENT, wide), bent, true)
+
+
 def _with_gaps(
-    key: PRNGKeyArray, true: Array, kind: Array, count: Array
+    key: PRNGKeyArray, shown: Array, true: Array, kind: Array, count: Array
 ) -> tuple[Float[Array, "g s c"], Int[Array, " c"], Float[Array, "g s c"]]:
     """In some tables a column of numbers has gaps, filled with the middle, and the last one says where."""
     on, share, where = jr.split(key, 3)
@@ -144,6 +155,6 @@ def _with_gaps(
     use = jr.bernoulli(on, GAPS) & (count > 2) & (kind[1] == NUMBER) & (kind[count - 1] != WAVE)
     gap = (jr.uniform(where, true.shape[:2]) < jr.uniform(share, maxval=0.4)) & use
     said, hidden = use & (place == count - 1), place == 1
-    seen = jnp.where(gap[..., None] & hidden[None, None], 0.0, true)
+    seen = jnp.where(gap[..., None] & hidden[None, None], 0.0, shown)
     seen = jnp.where(said[None, None], gap[..., None].astype(true.dtype), seen)
     return seen, jnp.where(said, FLAG, kind), jnp.where(said[None, None], 0.0, true)

@@ -1,6 +1,9 @@
 """Attention over the rows and columns of a table. Half of the heads look at the labelled rows of the same group, the
 other half at the rows of all groups to learn from; nothing else tells groups apart."""
 
+from functools import partial
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -116,7 +119,7 @@ class CellLayer(eqx.Module):
         """The cells one layer on, and what was seen: the first of their own rows if nothing is given."""
         query, key, value = self.across.heads(cells)
         hidden = jnp.where(column > 0, 0.0, NEVER)[:, None, None, None, None, :]
-        cells = cells + self.across.joined(_attend("bgsqhe,bgskhe->bgshqk", query, key, value, hidden))
+        cells = cells + self.across.joined(attend("bgsqhe,bgskhe->bgshqk", query, key, value, hidden))
         query, key, value = (jnp.moveaxis(part, 3, 1) for part in self.down.heads(cells))
         looked, seen = look(query, key, value, rows, seen)
         cells = cells + self.down.joined(jnp.moveaxis(looked, 1, 3))
@@ -151,13 +154,13 @@ def look(
     half = query.shape[-2] // 2
     eye = jnp.eye(rows.labelled.shape[-1])
     shown = jnp.where((rows.labelled[..., None, :] + eye[None, None]) > 0, 0.0, NEVER)[:, None, :, None]
-    own = _attend("bcgqhe,bcgkhe->bcghqk", query[..., :half, :], key[..., :half, :], value[..., :half, :], shown)
+    own = attend("bcgqhe,bcgkhe->bcghqk", query[..., :half, :], key[..., :half, :], value[..., :half, :], shown)
     asked, keys, values = (_flat(part[..., half:, :]) for part in (query, key, value))
     if seen is None:  # the rows to learn from come first
         count = rows.there.shape[1]
         seen = Seen(keys[:, :, :count], values[:, :, :count])
     hidden = jnp.where(rows.there > 0, 0.0, NEVER)[:, None, None, None]
-    others = _attend("bcqhe,bckhe->bchqk", asked, seen.key, seen.value, hidden)
+    others = attend("bcqhe,bckhe->bchqk", asked, seen.key, seen.value, hidden)
     return jnp.concatenate([own, others.reshape(own.shape[:-2] + others.shape[-2:])], axis=-2), seen
 
 
@@ -165,9 +168,34 @@ def _flat(part: Float[Array, "b c g s h e"]) -> Float[Array, "b c r h e"]:
     return part.reshape(*part.shape[:2], -1, *part.shape[4:])
 
 
-def _attend(form: str, query: Array, key: Array, value: Array, hidden: Array) -> Float[Array, "*n q h e"]:
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend(form: str, query: Array, key: Array, value: Array, hidden: Array) -> Float[Array, "*n q h e"]:
     """Scaled dot-product attention; `hidden` is added to the logits."""
-    asked, seen, logits = (part.strip() for part in form.replace("->", ",").split(","))
+    return _attended(form, query, key, value, hidden)[0]
+
+
+def _attended(form: str, query: Array, key: Array, value: Array, hidden: Array) -> tuple[Array, Any]:
+    asked, seen, logits = _letters(form)
     scores = jnp.einsum(form, query, key, preferred_element_type=jnp.float32) * HEAD**-0.5 + hidden
     shares = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-    return jnp.einsum(f"{logits},{seen}->{asked}", shares, value)
+    return jnp.einsum(f"{logits},{seen}->{asked}", shares, value), (query, key, value, shares)
+
+
+def _slopes(form: str, kept: Any, slope: Array) -> tuple[Array, Array, Array, None]:
+    """By hand, so that all large arrays of training are in half precision: they take most of its time."""
+    asked, seen, logits = _letters(form)
+    query, key, value, shares = kept
+    of_shares = jnp.einsum(form, slope, value)
+    wide = shares.astype(jnp.float32) * of_shares.astype(jnp.float32)
+    of_scores = wide - shares.astype(jnp.float32) * wide.sum(-1, keepdims=True)
+    of_scores = (HEAD**-0.5 * of_scores).astype(value.dtype)
+    of_query = jnp.einsum(f"{logits},{seen}->{asked}", of_scores, key)
+    of_key = jnp.einsum(f"{logits},{asked}->{seen}", of_scores, query)
+    return of_query, of_key, jnp.einsum(f"{logits},{asked}->{seen}", shares, slope), None
+
+
+attend.defvjp(_attended, _slopes)
+
+
+def _letters(form: str) -> list[str]:
+    return [part.strip() for part in form.replace("->", ",").split(",")]

@@ -22,7 +22,8 @@ PARTS = 3
 START_STD, START_WEIGHT = (-0.3, 0.0, 0.7), (0.5, 0.5, -1.0)  # logs
 FAR = 10.0
 NARROWEST, WIDEST = -4.0, 3.0
-RATES = (1.0, 2.0, 4.0)  # of the waves in which a value is read too, so that near values are told from far ones
+RATES = (1.0, 2.0, 4.0)  # of the waves in which values and ranks are read too: near ones are told from far ones
+READINGS = 3 + 4 * len(RATES)
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Memory(eqx.Module):
     about: About
     line: Line
     there: Float[Array, "b r"]
+    values: Float[Array, "b r c"]
     scale: Float[Array, " b"]
     centre: Float[Array, " b"]
     counts: Float[Array, "b 2"]
@@ -75,6 +77,7 @@ class Begun(eqx.Module):
     memory: Memory
     groups: Groups
     """Those to learn from, then new ones; targets in units of the linear model, 0 where not known."""
+    rank: Float[Array, "b g s c"]
     anchor: Anchor
     count: int = eqx.field(static=True)
     """How many groups are there to learn from."""
@@ -123,7 +126,7 @@ class Learner(eqx.Module):
     def __init__(self, sizes: Sizes, *, key: PRNGKeyArray):
         keys = jr.split(key, 12)
         width, wide = sizes.cell_width, sizes.row_width
-        self.value, self.column_in = Dense(2 + 2 * len(RATES), width, key=keys[0]), Dense(KINDS + 2, width, key=keys[1])
+        self.value, self.column_in = Dense(READINGS, width, key=keys[0]), Dense(KINDS + 2, width, key=keys[1])
         self.cell_out = Dense(width, width, key=keys[2])
         self.target_in, self.group_in = Dense(9, width, key=keys[3]), Dense(2, width, key=keys[4])
         self.table_in = Dense(4, width, key=keys[5])
@@ -141,7 +144,7 @@ class Learner(eqx.Module):
 
     def say(self, begun: Begun, *, dtype: Any = jnp.float32) -> Said:
         """What is said of the rows of new groups of tables whose linear models are known."""
-        x, *_ = self._read(begun.memory, begun.groups, begun.anchor, dtype, begun.count)
+        x, *_ = self._read(begun.memory, begun.groups, begun.rank, begun.anchor, dtype, begun.count)
         return self._said(begun.memory, x[:, begun.count :], begun.anchor.at(slice(begun.count, None)))
 
     def remember(self, train: Groups, about: About, *, dtype: Any = jnp.float32) -> Memory:
@@ -152,31 +155,35 @@ class Learner(eqx.Module):
 
     def answer(self, memory: Memory, new: Groups, *, dtype: Any = jnp.float32) -> Said:
         """What is said of the rows of new groups."""
-        groups, anchor = _anchored(memory, new)
-        x, *_ = self._read(memory, groups, anchor, dtype, 0)
+        groups, rank, anchor = _anchored(memory, new)
+        x, *_ = self._read(memory, groups, rank, anchor, dtype, 0)
         return self._said(memory, x, anchor)
 
     def _said(self, memory: Memory, x: Array, anchor: Anchor) -> Said:
         raw = self.head(self.norm(x.astype(jnp.float32)))
         return _said(raw, anchor, memory.scale[:, None, None], memory.centre[:, None, None])
 
-    def _read(self, memory: Memory, groups: Groups, anchor: Anchor, dtype: Any, train: int) -> tuple[Array, Seen, Seen]:
+    def _read(
+        self, memory: Memory, groups: Groups, rank: Array, anchor: Anchor, dtype: Any, train: int
+    ) -> tuple[Array, Seen, Seen]:
         """Rows after all layers, with what each layer saw. The first `train` groups are those to learn from; if there
         are none, what is remembered of them is seen."""
         known, about = Rows(groups.labelled, memory.there), memory.about
         target = self._target(memory, groups.labelled, groups.y, anchor, train)
-        cells = jnp.concatenate([self._cells(about, groups.x, anchor), target[..., None, :]], axis=-2).astype(dtype)
+        cells = jnp.concatenate([self._cells(about, groups.x, rank, anchor), target[..., None, :]], axis=-2).astype(
+            dtype
+        )
         column = jnp.concatenate([about.column, jnp.ones_like(about.column[:, :1])], axis=1)
         cells, seen = _through(self.cells, cells, memory.cells, lambda layer, x, seen: layer(x, column, known, seen))
         x = self.to_row(self._gathered(cells, column))
         x, seen_rows = _through(self.rows, x, memory.rows, lambda layer, x, seen: layer(x, known, seen))
         return x, seen, seen_rows
 
-    def _cells(self, about: About, x: Array, anchor: Anchor) -> Float[Array, "b g s c d"]:
+    def _cells(self, about: About, x: Array, rank: Array, anchor: Anchor) -> Float[Array, "b g s c d"]:
         column = jnp.concatenate(
             [jax.nn.one_hot(about.kind, KINDS), anchor.slope[..., None], anchor.slope_std[..., None]], axis=-1
         )
-        value = self.value(_readings(x))
+        value = self.value(_readings(x, rank))
         return self.cell_out(jax.nn.gelu(value + self.column_in(jnp.clip(column, -FAR, FAR))[:, None, None]))
 
     def _target(self, memory: Memory, known: Array, y: Array, anchor: Anchor, train: int) -> Float[Array, "b g s d"]:
@@ -216,17 +223,26 @@ def begin(train: Groups, new: Groups, about: About) -> Begun:
     return Begun(memory, *_anchored(memory, both), train.y.shape[1])
 
 
-def _anchored(memory: Memory, groups: Groups) -> tuple[Groups, Anchor]:
-    """Groups with targets in units of the linear model, and what it says of them."""
+def _anchored(memory: Memory, groups: Groups) -> tuple[Groups, Float[Array, "b g s c"], Anchor]:
+    """Groups with targets in units of the linear model, the ranks of their values, and what the model says of them."""
     y = (groups.y - memory.centre[:, None, None]) / memory.scale[:, None, None] * groups.labelled
     anchor = jax.vmap(fit_anchor)(memory.line, groups.x, y, groups.labelled)
-    return Groups(groups.x, y, groups.labelled), jax.lax.stop_gradient(anchor)
+    rank = jax.vmap(_ranks)(groups.x, memory.values, memory.there)
+    return Groups(groups.x, y, groups.labelled), rank, jax.lax.stop_gradient(anchor)
 
 
-def _readings(x: Float[Array, "*n"]) -> Float[Array, "*n f"]:
-    """A value in several forms."""
-    waves = [wave(rate * x) for rate in RATES for wave in (jnp.sin, jnp.cos)]
-    return jnp.stack([jnp.clip(x, -FAR, FAR), jnp.tanh(x), *waves], axis=-1)
+def _ranks(x: Float[Array, "g s c"], values: Float[Array, "r c"], there: Float[Array, " r"]) -> Float[Array, "g s c"]:
+    """Where each value stands among those of the rows to learn from: -1 below all, 1 above all."""
+    one = x[:, :, None]
+    side = jnp.sign(one - values[None, None]) * there[None, None, :, None]
+    return side.sum(2) / jnp.maximum(there.sum(), 1.0)
+
+
+def _readings(x: Float[Array, "*n"], rank: Float[Array, "*n"]) -> Float[Array, "*n f"]:
+    """A value and its rank in several forms."""
+    waves = [wave(rate * part) for part in (x, jnp.pi * rank) for rate in RATES for wave in (jnp.sin, jnp.cos)]
+    count = 2 * len(RATES)
+    return jnp.stack([jnp.clip(x, -FAR, FAR), jnp.tanh(x), *waves[:count], rank, *waves[count:]], axis=-1)
 
 
 def _begun(train: Groups, about: About) -> Memory:
@@ -238,7 +254,8 @@ def _begun(train: Groups, about: About) -> Memory:
     y = (train.y - centre[:, None, None]) / scale[:, None, None] * train.labelled
     line = jax.lax.stop_gradient(jax.vmap(learn_line)(train.x, y, train.labelled))
     counts = jnp.stack([total, (train.labelled.sum(2) > 0).sum(1).astype(total.dtype)], axis=-1)
-    return Memory(about, line, train.labelled.reshape(total.shape[0], -1), scale, centre, counts)
+    there = train.labelled.reshape(total.shape[0], -1)
+    return Memory(about, line, there, train.x.reshape(*there.shape, -1), scale, centre, counts)
 
 
 def _through(
