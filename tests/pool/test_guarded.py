@@ -163,6 +163,9 @@ def test_scores_have_a_number_for_each_group():
             scored_from({key: value for key, value in whole.items() if key != name})
 
 
+IMPORTANCE = {"error": 1.0, "groups": 3, "columns": {"x": {"mean": 1.0, "ci95": 0.1}}}
+
+
 def result() -> dict[str, object]:
     one = {"mean": 1.0, "ci95": 0.1}
     holds = {level: {"before": one, "after": one, "width": one} for level in ("50%", "80%", "90%")}
@@ -193,6 +196,7 @@ def result() -> dict[str, object]:
         {"weights": {"0": []}},
         {"seconds": {"mean": []}},
         {"importance": {"0": {"error": 1.0}}},
+        {"importance": {"0": IMPORTANCE, "2": {**IMPORTANCE, "columns": {}}}},
     ],
 )
 def test_scores_that_cannot_be_shown_are_refused(changes):
