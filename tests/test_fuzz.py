@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.fuzz.harness import GOOD, attack, fuzz, table
+from tests.fuzz.harness import GOOD, again, attack, fuzz, table
 from tests.fuzz.hostile import ATTACKS
 from tests.fuzz.specimens import KINDS
 
@@ -42,6 +42,11 @@ def test_hostile_archives_and_pictures_do_no_harm():
 def test_five_hundred_hostile_archives_and_pictures_do_no_harm():
     found = attack(500)
     assert not [bad for one in found.values() for bad in one.bad], table(found)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("Excel", "0-7597"), ("result.json", "0-8758")])
+def test_files_that_once_ended_in_a_traceback_are_refused(kind, name):
+    assert again(kind, name).end == "refused"
 
 
 def test_the_same_seed_spoils_the_same_files():

@@ -357,12 +357,12 @@ def score_run(run: Run, config: EvaluateConfig, benchmark: Benchmark, tests: lis
     if config.inner_steps is not None:
         learner = with_inner_steps(learner, config.inner_steps)
     tests = tests or tests_of(benchmark, experiment.benchmark, config)
-    scored = [_score(run, test, config, benchmark, learner) for test in tests]
     as_trained = (config.shots, config.noise, config.inner_steps, config.years) == (None,) * 4
     kept = config.data is not None and run.curves()  # figures stay those of the first data
     for showcase in benchmark.showcases() if as_trained and not (config.validation or kept) else ():
         run.save_arrays(Path("curves") / f"{showcase.name}.npz", trace(learner, showcase, key=jr.key(TEST_SEED)))
-    return scored
+    # Scores come last: whoever finds them takes the run for scored, and would not draw what a kill had left undrawn.
+    return [_score(run, test, config, benchmark, learner) for test in tests]
 
 
 def _score(run: Run, test: Test, config: EvaluateConfig, benchmark: Benchmark, learner: AbstractMetaLearner) -> Scored:

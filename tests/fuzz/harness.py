@@ -86,6 +86,14 @@ def fuzz(
     return found
 
 
+def again(kind: str, name: str) -> Case:
+    """The case of this name once more."""
+    one = next(known for known in KINDS if known.name == kind)
+    with tempfile.TemporaryDirectory() as root, _own_cache(Path(root)):
+        path = one.make(_folder(Path(root) / "kinds" / one.name))
+        return _case(one, path, path.read_bytes(), name, Path(root))
+
+
 def attack(
     cases: int,
     *,

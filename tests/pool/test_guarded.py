@@ -151,11 +151,19 @@ def test_surprises_rise(surprise):
 
 
 def test_scores_have_a_number_for_each_group():
-    whole = scored_arrays([Scored(2, np.arange(3), {"pool": {"mse": np.ones(3)}}, {"before": np.ones(3)})])
+    one = np.ones(3)
+    held = {f"{share}% {part}": one for share in (50, 60, 70, 80, 90, 95) for part in ("holds", "size")}
+    whole = scored_arrays([Scored(2, np.arange(3), {"pool": {"accuracy": one, "nll": one}}, {"before": one, **held})])
     assert scored_from(whole)[0].shots == 2
-    for name, value in (("2|rows|pool|mse", np.ones(2)), ("2|held|a|b", np.ones(3)), ("x", np.ones(3))):
+    for name, value in (("2|rows|pool|nll", np.ones(2)), ("2|held|a|b", one), ("x", one), ("2|rows|mean|nll", one)):
         with pytest.raises((RunError, ValueError, KeyError)):
             scored_from({**whole, name: value})
+    for name in ("2|held|60% size", "2|rows|pool|nll"):
+        with pytest.raises(RunError, match="not complete"):
+            scored_from({key: value for key, value in whole.items() if key != name})
+
+
+IMPORTANCE = {"error": 1.0, "groups": 3, "columns": {"x": {"mean": 1.0, "ci95": 0.1}}}
 
 
 def result() -> dict[str, object]:
@@ -188,6 +196,7 @@ def result() -> dict[str, object]:
         {"weights": {"0": []}},
         {"seconds": {"mean": []}},
         {"importance": {"0": {"error": 1.0}}},
+        {"importance": {"0": IMPORTANCE, "2": {**IMPORTANCE, "columns": {}}}},
     ],
 )
 def test_scores_that_cannot_be_shown_are_refused(changes):

@@ -60,6 +60,9 @@ def check_pool_result(result: dict[str, Any]) -> dict[str, Any]:
         check(result.get(name, {} if name in ("worth", "seconds", "importance") else None), name)
     _alike(result["scores"], "scores", 2)
     _alike(result["weights"], "weights", 1)
+    for each in result.get("importance", {}).values():
+        if each["columns"].keys() != next(iter(result["importance"].values()))["columns"].keys():
+            raise RunError(f"'importance' must be of the same columns throughout. {RESTORE}")
     for rows in result["scores"].values():
         for name, metrics in rows.items():
             need(dict, metrics.get("nll" if kind == "class" else "mse"), f"scores.{name}")

@@ -8,12 +8,13 @@ from jaxtyping import Float, Int
 
 from stmaml.pool.base import Draw, Forecast, GroupedRows, Tasks
 from stmaml.pool.crossfit import held_out_tasks
+from stmaml.pool.guarded import reading
 from stmaml.pool.opening import enough
 from stmaml.pool.pooling import Pooling
 from stmaml.pool.rows import Factors, group_places, grouped_rows
 from stmaml.pool.scoring import POOL, Scored
 from stmaml.pool.store import PoolRun
-from stmaml.runs import read_json
+from stmaml.run_files import read_sealed
 from stmaml.tables.reading import group_rows
 from stmaml.tables.schema import Schema, table_keys
 
@@ -81,7 +82,12 @@ class Reopened:
 def reopen(store: PoolRun, scored: Scored) -> Reopened | None:
     """The tasks that `scored` is of; None where the rows kept are no longer those that were scored, for some were added
     since, or where nothing was kept of what members said."""
-    config, about = store.table(), read_json(store.pool_path)
+    with reading(store.folder, "a whole pool"):
+        return _reopened(store, scored)
+
+
+def _reopened(store: PoolRun, scored: Scored) -> Reopened | None:
+    config, about = store.table(), read_sealed(store.pool_path)
     if config.schema is None:
         return None
     schema, pooling = Schema.from_json(config.schema), Pooling.from_json(about["pooling"])

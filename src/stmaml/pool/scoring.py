@@ -170,4 +170,20 @@ def scored_from(arrays: dict[str, np.ndarray]) -> list[Scored]:
             one.rows.setdefault(rest[0], {})[rest[1]] = values
         elif kind == "held":
             one.held[rest[0]] = values
+    for one in found.values():
+        _check_names(one)
     return list(found.values())
+
+
+def _check_names(scored: Scored) -> None:
+    """Refuses scores of which some are missing."""
+    if "before" in scored.held:  # classes
+        names, sets = {"accuracy", "nll"}, [nominal for nominal in RELIABILITY if nominal >= NOMINAL[0]]
+        held = {"before", *(f"{nominal:.0%} {part}" for nominal in sets for part in ("holds", "size"))}
+    else:
+        names = {"mse", "nll", "crps", "coverage90", "width90"}
+        held = {f"{nominal:.0%} {part}" for nominal in NOMINAL for part in ("before", "width")}
+        held |= {f"{nominal:.0%} after" for nominal in RELIABILITY}
+    whole = all(set(row) == names for row in scored.rows.values())
+    if POOL not in scored.rows or set(scored.held) != held or not whole:
+        raise RunError(f"scores with {scored.shots} labelled rows are not complete")

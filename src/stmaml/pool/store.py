@@ -197,7 +197,8 @@ class PoolRun:
         pooling = Pooling.from_json(about["pooling"])
         members = {name: self.member(name) for name in pooling.used()}
         factors = Factors({name: tuple(levels) for name, levels in about["factors"].items()})
-        assert config.schema is not None
+        if config.schema is None:
+            raise RunError("its settings do not say what its columns hold")
         schema = Schema.from_json(config.schema)
         usual, said = Usual.from_json(about["usual"]), about.get("reaches")
         reaches = None if said is None else Reaches.from_json(said)

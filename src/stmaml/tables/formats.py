@@ -59,6 +59,8 @@ def _read_excel(part: Part, reading: Reading) -> pl.DataFrame:
     engine = need_extra("fastexcel", "Excel files are read")
     with whole(part.label, "Excel", engine.FastExcelError):
         sheets = engine.read_excel(_bytes(part)).sheet_names
+        if not sheets:
+            raise SourceError(f"{part.label} has no sheet. Write it again.")
         if reading.sheet not in (None, *sheets):
             raise SourceError(f"{part.label} has no sheet '{reading.sheet}'; it has: {', '.join(sheets)}.")
         frame = pl.read_excel(_source(part), sheet_name=reading.sheet or sheets[0], infer_schema_length=None)
