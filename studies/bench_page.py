@@ -11,6 +11,7 @@ import numpy as np
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 FIGURE = "figures/growth.png"
 WORDS = Path(__file__).parent / "bench_words.md"
@@ -41,8 +42,11 @@ def about(found: dict[str, Any]) -> str:
     torch = f", torch {found['torch']}" if found.get("torch") else ""
     cores = f"{found['threads']} CPU cores" if found["backend"] == "cpu" else found["device"]
     without = f" Not installed: {', '.join(found['left_out'])}." if found.get("left_out") else ""
-    where = f"{cores}, JAX {found['jax']}{torch}, Python {found['python']}, {found['date'][:10]}"
-    text = f"{where}, load {found['load']:.1f} at the end (`{found['command']}`).{without}"
+    flags = f", XLA_FLAGS={found['xla_flags']}" if found.get("xla_flags") else ""
+    where = f"{cores}, JAX {found['jax']}{torch}, Python {found['python']}, {found['date'][:10]}{flags}"
+    without += f" Not timed: {', '.join(found['without'])}." if found.get("without") else ""
+    without += f" {found['remark']}" if found.get("remark") else ""
+    text = f"{where}, load {found['load']:.1f} at the start (`{found['command']}`).{without}"
     return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
@@ -79,8 +83,17 @@ def images(found: dict[str, Any]) -> str:
             moved = "-" if share is None or share != share else f"{number(row['tb_per_s'])} TB/s, {100 * share:.0f} %"
             spread = f"{number(row['slowest'])}-{number(row['fastest'])}"
             rate, memory = f"{number(row['tasks_per_s'])} ({spread})", number(row.get("memory_gb"))
-            cells.append([row["name"], tasks, rate, moved, memory, number(row["first_call_s"])])
-    head = ["", "tasks in a step", "tasks/s", "moved, of the limit", "memory, GB", "first call, s"]
+            processor = number(row["processor_s"]) if share is None else "-"
+            cells.append([row["name"], tasks, rate, processor, moved, memory, number(row["first_call_s"])])
+    head = [
+        "",
+        "tasks in a step",
+        "tasks/s",
+        "processor s a task",
+        "moved, of the limit",
+        "arrays, GB",
+        "first call, s",
+    ]
     return "\n\n".join([table(head, cells), *kernels(found.get("kernels", []))])
 
 
@@ -94,37 +107,40 @@ def kernels(rows: list[dict[str, Any]]) -> list[str]:
     return [table(["kernel", "launches", "ms", "share"], cells)] if cells else []
 
 
-def recipes(rows: list[dict[str, Any]]) -> str:
-    ordered = sorted(rows, key=lambda row: -row["ratio"])
+def recipes(found: dict[str, list[dict[str, Any]]]) -> str:
+    ordered = sorted(found["regression2d"], key=lambda row: -row["ratio"])
     cells = [
-        [
-            row["name"],
-            number(row["steps_per_s"]),
-            number(1 / row["ratio"]),
-            number(row["compile_s"]),
-            f"{row['parameters']:,}",
-        ]
-        for row in ordered
+        [row["name"], number(row["steps_per_s"]), number(1 / row["ratio"]), f"{row['parameters']:,}"] for row in ordered
     ]
-    return table(["", "meta-steps/s", "time over MAML's", "first call, s", "parameters"], cells)
+    pieces = [table(["", "meta-steps/s", "time over MAML's", "parameters"], cells)]
+    for row in found.get("completion", []):
+        rate = f"{number(row['tasks_per_s'])} tasks/s in steps of {row['tasks']}"
+        pieces.append(f"Image completion, {row['name']}: {rate}, first call {number(row['first_call_s'])} s.")
+    return "\n\n".join(pieces)
 
 
 def use(rows: list[dict[str, Any]]) -> str:
-    cells = [[row["name"], number(row["adapt_ms"]), number(row["evaluated_per_s"])] for row in rows]
-    return table(["", "one new task, ms", "tasks scored a second"], cells)
+    names = ("adapt_ms", "evaluated_per_s", "adapt_first_s", "score_first_s")
+    cells = [[row["name"], *(number(row[name]) for name in names)] for row in rows]
+    head = ["", "one new task, ms", "tasks scored a second", "first task, s", "first scores, s"]
+    return table(head, cells)
+
+
+def memory(rows: list[dict[str, Any]]) -> str:
+    return table(["", "largest memory of the process, GB"], [[row["name"], number(row["memory_gb"])] for row in rows])
 
 
 def growth(found: dict[str, list[list[float]]]) -> str:
     cells = []
     for what, pairs in found.items():
-        each = ", ".join(f"{value}: {number(cost)}" for value, cost in pairs)
+        each = ", ".join(f"{value}: {number(cost)}" for value, cost, *_ in pairs)
         cells.append([what, each, number(power(pairs)), UNITS.get(what, "ms a step")])
     return table(["", "cost at each size", "last power", ""], cells)
 
 
 def power(pairs: list[list[float]]) -> float:
     """Of the size that the cost grows with, between the last two: 1 is in proportion."""
-    (before, low), (after, high) = pairs[-2:]
+    (before, low, *_), (after, high, *_) = pairs[-2:]
     return float(np.log(high / low) / np.log(after / before))
 
 
@@ -154,6 +170,7 @@ SECTIONS = (
     ("Images", "images", images),
     ("Recipes", "recipes", recipes),
     ("A trained learner", "use", use),
+    ("Memory of training", "memory", memory),
     ("Starting", "start", start),
     ("Tables", "tables", tables),
     ("How cost grows", "growth", growth),
@@ -163,14 +180,29 @@ SECTIONS = (
 def draw_growth(parts: list[dict[str, Any]], path: Path) -> None:
     """One panel for each thing that is changed, one line for each device, both axes logarithmic."""
     names = list(parts[0]["growth"]["found"])
-    figure, axes = plt.subplots(1, len(names), figsize=(3 * len(names), 2.8), constrained_layout=True)
+    figure, axes = plt.subplots(1, len(names), figsize=(2.9 * len(names), 3.0), constrained_layout=True)
     for axis, name in zip(np.atleast_1d(axes), names, strict=True):
-        for part in parts:
-            pairs = np.array(part["growth"]["found"][name])
-            axis.loglog(*pairs.T, "o-", label=part["part"].upper())
-        axis.loglog(pairs[:, 0], pairs[0, 1] * pairs[:, 0] / pairs[0, 0], ":", color="grey", label="in proportion")
-        axis.set_xlabel(name)
-        axis.set_ylabel(UNITS.get(name, "ms a step"))
-    np.atleast_1d(axes)[0].legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=110)
+        _draw_one(axis, name, parts)
+    np.atleast_1d(axes)[0].legend(frameon=False, fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def _draw_one(axis: Any, name: str, parts: list[dict[str, Any]]) -> None:
+    for part in parts:
+        pairs = np.array(part["growth"]["found"].get(name, np.zeros((0, 3))))
+        if not len(pairs):
+            continue
+        axis.loglog(pairs[:, 0], pairs[:, 1], "o-", label=part["part"].upper())
+        if part is parts[0]:
+            axis.loglog(
+                pairs[:, 0], pairs[-1, 1] * pairs[:, 0] / pairs[-1, 0], ":", color="grey", label="in proportion"
+            )
+            axis.set_xticks(pairs[:, 0], [f"{size:g}" for size in pairs[:, 0]])
+    axis.minorticks_off()
+    axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_xlabel(name)
+    axis.set_ylabel(UNITS.get(name, "ms a step"))
+    axis.grid(alpha=0.3)
