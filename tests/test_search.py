@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stmaml import search
+from stmaml import reproduction, search
 from stmaml.benchmarks import regression2d
+from stmaml.benchmarks.base import Budget
 from stmaml.errors import RunError
 from stmaml.inner import InnerLoop
 from stmaml.methods import METHODS, st_maml
@@ -26,6 +27,7 @@ from stmaml.training import TrainConfig
 from tests.changed import changed
 from tests.methods.small import small_task
 
+BUDGET = Budget(steps=None, seeds=1, tasks=1)
 SPEC = TaskSpec((2,), 1)
 SMALL = changed(
     st_maml.Config(), hidden=(4,), encoder=(4,), z_hidden=(), z_size=2, h_size=2, inner=InnerLoop(inner_steps=1)
@@ -183,6 +185,26 @@ def test_trials_near_the_best_may_be_chosen(trained, tmp_path):
     assert {one["tasks"] for one in last} == {100}
     assert {one["settings"][grid.OPTIMIZER] for one in last} == {"muon"}
     assert record["chosen"]["settings"][grid.OUTER_LR] == 0.01
+
+
+def test_every_row_of_the_table_of_2d_regression_has_been_searched_for_alike():
+    found = rows.chosen("regression2d")
+    table = {row.name for row in reproduction.method_cells("regression2d", BUDGET)[0]} | {rows.LOOKING}
+    assert set(found) == table
+    assert len({json.dumps(one["search"]["budget"], sort_keys=True) for one in found.values()}) == 1
+    assert len({one["trials"] for one in found.values()}) == 1
+    for row, one in found.items():
+        space = search.space_of(rows.row_recipe(RECIPES, "regression2d", row), (5,))
+        assert all(one["settings"][path] in values for path, values in space.items())
+
+
+def test_the_table_is_trained_with_what_the_search_chose():
+    """`stmaml reproduce` and `--preset searched` read the file that comes with the package."""
+    cells = {cell.name: cell.experiment for cell in reproduction.method_cells("regression2d", BUDGET)[0]}
+    for row, one in rows.chosen("regression2d").items():
+        if row in cells:
+            assert all(setting(cells[row], path) == value for path, value in one["settings"].items())
+    assert recipe("regression2d", "st-maml", "searched").method_settings == cells["st-maml"].method_settings
 
 
 def test_errors_of_two_ranges_count_by_their_ratio():

@@ -63,7 +63,7 @@ class Config(BenchmarkConfig):
     budgets = Budgets(
         smoke=Budget(steps=50, tasks_per_batch=8, seeds=1, tasks=50, quick=True),
         cpu=Budget(steps=4_000, seeds=3, tasks=5_000),
-        paper=Budget(steps=50_000, tasks_per_batch=100, seeds=3, tasks=20_000, steps_per_call=500, own_pace=True),
+        paper=Budget(steps=25_000, tasks_per_batch=200, seeds=3, tasks=20_000, steps_per_call=500, own_pace=True),
     )
 
     def __post_init__(self):
