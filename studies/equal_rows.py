@@ -321,18 +321,20 @@ def _short(line: dict[str, Any]) -> str:
     return f"{line['range']} {line['draws']} draws: {metrics}"
 
 
-def compile_ahead(row: Row, folder: Path, stage: str) -> None:
-    """All programs of a stage, for a GPU that is not here: of the search, or of the final scores."""
+def compile_search(row: Row) -> None:
+    """The programs of a search, for a GPU that is not here; those of training are among them."""
     trials = draw_trials(row.base, row.search.trials, (TRAINED_STEPS,))
-    groups = list(dict.fromkeys(trial.group for trial in trials))
-    if stage == "ahead":
-        for group in groups:
-            lanes = row.begun([trial for trial in trials if trial.group == group][:SEEDS])
-            row.programs.ahead(lanes.name, lanes.program(), *lanes.inputs(lanes.states, 0))
-        name, score = f"{row.name}-judge-{row.search.val_draws}", scoring(options(row), row.search.val_draws)
-        tasks = row.opened[0].choosing_set(row.search.val_tasks)
-        row.programs.ahead(name, score, _learners(lanes.states)[0], *_batch(tasks))
-        return
+    groups = dict.fromkeys(trial.group for trial in trials)
+    found = [row.begun([trial for trial in trials if trial.group == group][:SEEDS]) for group in groups]
+    for lanes in found:
+        row.programs.ahead(lanes.name, lanes.program(), *lanes.inputs(lanes.states, 0))
+    name, score = f"{row.name}-judge-{row.search.val_draws}", scoring(options(row), row.search.val_draws)
+    tasks = row.opened[0].choosing_set(row.search.val_tasks)
+    row.programs.ahead(name, score, _learners(found[0].states)[0], *_batch(tasks))
+
+
+def compile_scores(row: Row, folder: Path) -> None:
+    """The programs that score what a search in `folder` chose."""
     chosen = read_json(folder / "search" / row.name / FILE)["chosen"]
     learner, steps = _learners(row.chosen(chosen).states)[0], _test_steps(chosen)
     (tasks,) = row.opened[0].test_set(AT_ONCE).chunks(AT_ONCE)
@@ -366,8 +368,10 @@ def claimed(rows: Sequence[str], folder: Path) -> Iterator[str]:
 
 def work(row: Row, flags: Any) -> None:
     """One stage for one row."""
-    if flags.stage in ("ahead", "ahead-scores"):
-        return compile_ahead(row, flags.folder, flags.stage)
+    if flags.stage == "ahead":
+        return compile_search(row)
+    if flags.stage == "ahead-scores":
+        return compile_scores(row, flags.folder)
     if flags.stage == "check":
         return check(row)
     path = flags.folder / "rows" / f"{row.name}.json"
