@@ -130,7 +130,7 @@ def kept_name(item: tuple[Path, int, int], ordered: bool) -> str:
 def keep_others(path: Path, number: int, size: int, ordered: bool, kept: Path) -> list[dict[str, Any]]:
     """Fits the usual members and keeps what they say."""
     setting = Setting.of(path, number, size, ordered)
-    found = answers(usual_members(setting.train), setting)
+    found = answers([one for one in usual_members(setting.train) if one.name != "prior"], setting)
     found.save(kept / kept_name((path, number, size), ordered))
     return [{"seconds": round(sum(found.spent.values()), 2)}]
 

@@ -67,6 +67,13 @@ def _no_network():
         yield
 
 
+@pytest.fixture(autouse=True)
+def _usual_without_prior(monkeypatch):
+    """Pools of tests are fitted without the prior over tables, which would be compiled for each size of table; its own
+    tests ask for it."""
+    monkeypatch.setattr("stmaml.pool.registry.FEW_GROUPS", 0)
+
+
 @pytest.fixture
 def key():
     """A fixed random key."""

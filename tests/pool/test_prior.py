@@ -1,14 +1,21 @@
 """The prior as a member of a pool: what it reads of a table, what it answers, and what it keeps."""
 
+import shutil
+
 import jax.random as jr
 import numpy as np
+import polars as pl
 import pytest
 
+from stmaml import FewShotRegressor
+from stmaml.errors import RunError
 from stmaml.pool.base import Column, Draw, GroupedRows
+from stmaml.pool.model import PoolModel
 from stmaml.pool.prior import FittedPrior, Prior, shares
+from stmaml.pool.registry import usual_members
 from stmaml.prior.learner import Learner, Sizes
 from stmaml.prior.reading import MOST_COLUMNS, MOST_ROWS, MOST_SCALED, keep_rows, limits_said, questions
-from stmaml.prior.weights import save_weights
+from stmaml.prior.weights import load_weights, save_weights, shipped_folder, shipped_learner
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +122,78 @@ def test_rows_without_a_target_are_not_read():
 def test_shares_of_two_and_of_several_classes():
     np.testing.assert_allclose(shares(np.array([[0.0, 100.0]])), [[0.5, 0.5], [0.0, 1.0]], atol=1e-9)
     np.testing.assert_allclose(shares(np.zeros((4, 1))), np.full((1, 4), 0.25))
+
+
+def test_few_groups_have_the_prior_among_their_usual_members(monkeypatch):
+    monkeypatch.setattr("stmaml.pool.registry.FEW_GROUPS", 5)
+    names = [[member.name for member in usual_members(made_rows(groups, 4))] for groups in (2, 5, 6)]
+    assert ["prior" in each for each in names] == [False, True, False]
+
+
+def test_the_learner_of_the_package_is_the_one_that_was_shipped(monkeypatch, tmp_path):
+    assert shipped_learner().sizes == Sizes()
+    assert (shipped_folder() / "card.md").read_text().startswith("# tables\n")
+    shutil.copytree(shipped_folder(), tmp_path / "tables")
+    save_weights(Learner(Sizes(64, 1, 64, 1), key=jr.key(0)), tmp_path / "tables" / "weights.npz")
+    monkeypatch.setattr("stmaml.prior.weights.shipped_folder", lambda: tmp_path / "tables")
+    shipped_learner.cache_clear()
+    with pytest.raises(RunError, match="digest"):
+        shipped_learner()
+
+
+@pytest.fixture
+def shipped(member: Prior, monkeypatch):
+    """The package's weights are those of the untrained learner."""
+    assert member.weights is not None
+    learner = load_weights(member.weights)
+    monkeypatch.setattr("stmaml.pool.prior.shipped_learner", lambda: learner)
+
+
+def frame_of(rows: GroupedRows) -> pl.DataFrame:
+    columns = {f"c{i}": rows.x[:, i] for i in range(rows.x.shape[1])}
+    return pl.DataFrame({**columns, "shop": [f"s{i}" for i in rows.group], "sold": 10 + 3 * rows.y})
+
+
+def test_a_table_predicts_without_a_fit(stmaml, shipped, tmp_path):
+    train, new = (frame_of(part) for part in split(made_rows(12, 8), 10))
+    new = new.with_columns(("new " + pl.col("shop")).alias("shop"))
+    for name, part in {"train": train, "known": new[::2], "ask": new[1::2]}.items():
+        part.write_csv(tmp_path / f"{name}.csv")
+    words = ["--train", tmp_path / "train.csv", "--task", "shop", "--target", "sold", "--query", tmp_path / "ask.csv"]
+    code, out, _ = stmaml("predict", *words, "--support", tmp_path / "known.csv")
+    assert code == 0
+    found = pl.read_csv(out.encode())
+    assert np.corrcoef(found["prediction"], found["sold"])[0, 1] > 0.8
+    assert (found["q05"] < found["q95"]).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--query", "q.csv"], "needs the folder of a run"),
+        (["--query", "q.csv", "--train", "t.csv", "--target", "y"], "--task is missing"),
+        (["run", "--query", "q.csv", "--train", "t.csv"], "Leave one of them out"),
+    ],
+)
+def test_what_does_not_go_together_is_a_sentence(stmaml, words: list[str], said: str):
+    code, _, err = stmaml("predict", *words)
+    assert code == 2
+    assert said in " ".join(err.split())
+
+
+def test_an_estimator_with_the_prior_needs_no_training(shipped):
+    rows = made_rows(12, 8)
+    train, new = split(rows, 10)
+    made = FewShotRegressor(prior="tables").fit(train.x, train.y, groups=[f"g{i}" for i in train.group])
+    mine = new.group == 0
+    adapted = made.fit(new.x[mine][:4], new.y[mine][:4])
+    assert np.corrcoef(adapted.predict(new.x[mine][4:]), new.y[mine][4:])[0, 1] > 0.8
+    assert isinstance(made.meta_model_, PoolModel)
+    assert list(made.meta_model_.members) == ["prior"]
+
+
+@pytest.mark.parametrize("settings", [{"prior": "chairs"}, {"prior": "tables", "members": ("mixed",)}])
+def test_an_estimator_refuses_another_prior_and_further_members(settings):
+    rows = made_rows(6, 4)
+    with pytest.raises(ValueError, match="prior"):
+        FewShotRegressor(**settings).fit(rows.x, rows.y, groups=[f"g{i}" for i in rows.group])

@@ -15,6 +15,7 @@ from stmaml.cli.folders import check_adapted, check_folder
 from stmaml.cli.parsing import parse
 from stmaml.cli.predict_large import is_large_question, predict_large
 from stmaml.cli.predictions import show_predictions
+from stmaml.cli.prior_predict import answer_of_table
 from stmaml.cli.progress import showing
 from stmaml.cli.showing import people_console, plain_console
 from stmaml.errors import SettingError, at_least
@@ -34,10 +35,18 @@ class Predict:
 
     The query's rows come back in their order, with their columns, followed by the predictions."""
 
-    run: tyro.conf.Positional[Path]
-    """Folder of a run of 'stmaml fit', or the file of an adapted group."""
     query: Path
     """Table of the rows to predict."""
+    run: tyro.conf.Positional[Path | None] = None
+    """Folder of a run of 'stmaml fit', or the file of an adapted group; none with --train."""
+    train: Path | None = None
+    """Table of many groups to predict from without a fit, by a learner that ships with the package."""
+    task: str | None = None
+    """With --train: column that names the group of a row."""
+    target: str | None = None
+    """With --train: column to predict."""
+    order: str | None = None
+    """With --train: column that orders the rows of a group; labelled rows are then the first ones."""
     support: Path | None = None
     """Table of labelled rows of the same groups; predicted without any if not given."""
     out: Path | None = None
@@ -74,7 +83,7 @@ def main(arguments: list[str]) -> None:
         predict_large(flags, _levels(flags), console)
         return
     with showing(console, "reading"):
-        schema, answer = _answer_of_file(flags) if flags.run.is_file() else _answer_of_run(flags)
+        schema, answer = _answer(flags)
     for note in answer.notes:
         console.print(f"note: {note}")
     if flags.out is None and not flags.json and sys.stdout.isatty():
@@ -83,23 +92,31 @@ def main(arguments: list[str]) -> None:
         _write(flags, answer)
 
 
-def _answer_of_file(flags: Predict) -> tuple[Schema, Answer]:
+def _answer(flags: Predict) -> tuple[Schema, Answer]:
+    if flags.train is not None:
+        return answer_of_table(flags, _levels(flags), _form(flags))
+    if flags.run is None:
+        raise SettingError("predict needs the folder of a run of 'stmaml fit', or a table to predict from: --train.")
+    return _answer_of_file(flags, flags.run) if flags.run.is_file() else _answer_of_run(flags, flags.run)
+
+
+def _answer_of_file(flags: Predict, path: Path) -> tuple[Schema, Answer]:
     _refuse_support(flags)
-    check_adapted(flags.run)
-    adapted = load_adapted(flags.run)
+    check_adapted(path)
+    adapted = load_adapted(path)
     query = read_table([flags.query], _reading(flags, adapted.schema))
     check_writable(query, _form(flags))
     return adapted.schema, adapted.predict(query, levels=_levels(flags), coverage=flags.coverage)
 
 
-def _answer_of_run(flags: Predict) -> tuple[Schema, Answer]:
-    check_folder(flags.run)
-    run = Run(flags.run)
-    model = PoolRun(run).load() if is_pool(run) else load_model(flags.run)
+def _answer_of_run(flags: Predict, folder: Path) -> tuple[Schema, Answer]:
+    check_folder(folder)
+    run = Run(folder)
+    model = PoolRun(run).load() if is_pool(run) else load_model(folder)
     if flags.save_adapted is not None and is_pool(run):
         raise SettingError(
-            f"{flags.run} is a pool, which keeps no files of single groups. Add labelled rows to what it knows with "
-            f"'stmaml update {flags.run} ROWS', then predict without --support."
+            f"{folder} is a pool, which keeps no files of single groups. Add labelled rows to what it knows with "
+            f"'stmaml update {folder} ROWS', then predict without --support."
         )
     if flags.guarantee and not is_pool(run):
         raise SettingError(

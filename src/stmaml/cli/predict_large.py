@@ -25,7 +25,7 @@ WRITTEN_ROWS = 500_000  # from here on a Parquet file is written piece by piece;
 
 def is_large_question(flags: Any) -> bool:
     """Whether a question of a run is answered from disk."""
-    if flags.run.is_file():
+    if flags.run is None or flags.run.is_file():
         return False
     paths = [path for path in (flags.query, flags.support) if path is not None]
     if not all(path.exists() for path in paths):

@@ -55,6 +55,7 @@ class FewShotEstimator(BaseEstimator, abc.ABC):
         linear=True,
         min_query=5,
         num_samples=20,
+        prior=None,
         random_state: Any = 0,
     ):
         """Stores the settings.
@@ -71,6 +72,7 @@ class FewShotEstimator(BaseEstimator, abc.ABC):
             linear: for one method: put a Bayesian linear regression with a learnt prior before it.
             min_query: for one method: a group needs this many rows beside its labelled ones, or it is left out.
             num_samples: for one method: predictors drawn for a group.
+            prior: "tables" for a learner that ships with the package and is not trained: seconds instead of minutes.
             random_state: seed of weights, tasks and draws; None, or a RandomState that gives a new one to each
                 `meta_fit` and `fit`.
         """
@@ -84,6 +86,7 @@ class FewShotEstimator(BaseEstimator, abc.ABC):
         self.linear = linear
         self.min_query = min_query
         self.num_samples = num_samples
+        self.prior = prior
         self.random_state = random_state
 
     def fit(self: Estimator, X: Any = None, y: Any = None, groups: Any = None) -> Estimator:

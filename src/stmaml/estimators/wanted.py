@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from stmaml.errors import SettingError
 from stmaml.estimators.learning import Learnt, learn_method, learn_pool
 from stmaml.methods import METHODS
+from stmaml.pool.prior import NAME as PRIOR
 from stmaml.pool.store import POOL, PoolSettings
 from stmaml.tables.benchmark import Config, TableConfig
 from stmaml.tables.groups import Sizes
@@ -18,7 +19,8 @@ from stmaml.tables.target import WantedTarget
 
 FOR_METHODS: dict[str, Any] = {"steps": None, "preset": "default", "linear": True}
 """Settings that a pool has no use for, and what they are if nobody says."""
-FOR_POOLS: dict[str, Any] = {"members": (), "minutes": None}
+FOR_POOLS: dict[str, Any] = {"members": (), "minutes": None, "prior": None}
+TABLES = "tables"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Wanted:
     preset: Preset
     linear: bool
     min_query: int
+    prior: str | None = None
 
     def learn(self, rows: pl.DataFrame, task: str, target: str, kind: WantedTarget, *, seed: int) -> Learnt:
         """What is learnt from the rows of many groups."""
@@ -42,7 +45,8 @@ class Wanted:
         sizes = Sizes(**shots, min_query=self.min_query)
         table = TableConfig(task, target, kind=kind, order=self.order, keep_codes=True, sizes=sizes)
         if self.method == POOL:
-            return learn_pool(rows, Config(table), PoolSettings(self.members, self.shots, self.minutes), seed=seed)
+            members = self.members if self.prior is None else (PRIOR,)
+            return learn_pool(rows, Config(table), PoolSettings(members, self.shots, self.minutes), seed=seed)
         recipe = table_recipe(Config(table), self.method, steps=self.steps, preset=self.preset, linear=self.linear)
         return learn_method(rows, table, recipe, seed=seed)
 
@@ -50,6 +54,10 @@ class Wanted:
         """Raises SettingError for a method that there is not, and for settings that it has no use for."""
         if self.method not in (POOL, *METHODS):
             raise SettingError(f"there is no method '{self.method}'; choose {POOL}, or one of: {', '.join(METHODS)}.")
+        if self.prior not in (None, TABLES):
+            raise SettingError(f"there is no prior '{self.prior}'; the one there is is called '{TABLES}'.")
+        if self.prior is not None and self.members:
+            raise SettingError("prior predicts alone; name it among members as 'prior' instead, or leave members out.")
         is_pool = self.method == POOL
         for name, usual in (FOR_METHODS if is_pool else FOR_POOLS).items():
             if getattr(self, name) != usual:

@@ -1,5 +1,4 @@
-"""A member of a pool that is not trained: a learner that has seen many made-up tables. No pool has it unless a study
-puts it there: its weights do not ship (docs/prior.md)."""
+"""A member of a pool that is not trained: a learner that ships with the package and has seen many made-up tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from jaxtyping import Shaped
 from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks, fit_one_by_one
 from stmaml.prior.learner import Learner, Memory
 from stmaml.prior.reading import AT_ONCE, MOST_CLASSES, Kept, Question, keep_rows, questions, recall, respond
-from stmaml.prior.weights import load_weights
+from stmaml.prior.weights import load_weights, shipped_learner
 
 NAME = "prior"
 MIN_GROUPS = 3
@@ -54,7 +53,7 @@ class FittedPrior:
                 found.noise_variance[there] = variance[0, i, mine] - task[0, i, mine]
 
     def state(self) -> Arrays:
-        """The rows; the weights have a file of their own."""
+        """The rows; the weights are the package's."""
         kept = self.kept
         number = np.array(kept.num_classes)
         return {
@@ -77,9 +76,10 @@ def shares(odds: Shaped[np.ndarray, "b n"]) -> Shaped[np.ndarray, "n c"]:
 
 @dataclass(frozen=True)
 class Prior:
-    """The learner of a file of weights as a member of a pool."""
+    """The shipped learner as a member of a pool."""
 
-    weights: Path
+    weights: Path | None = None
+    """Those of the package if not given."""
     name: str = NAME
 
     def suits(self, rows: GroupedRows) -> bool:
@@ -98,9 +98,9 @@ class Prior:
         return fit_one_by_one(self, rows, parts, draw)
 
     def restore(self, state: Arrays) -> FittedPrior:
-        """The rows back, with the weights."""
+        """The rows back, with the package's weights."""
         rows = state["x"], state["y"], state["group"]
         return FittedPrior(Kept(*rows, state["chosen"], state["kind"], int(state["classes"])), self._learner())
 
     def _learner(self) -> Learner:
-        return load_weights(self.weights)
+        return shipped_learner() if self.weights is None else load_weights(self.weights)

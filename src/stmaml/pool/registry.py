@@ -5,13 +5,16 @@ from stmaml.methods import METHODS
 from stmaml.pool import boosted, mixed
 from stmaml.pool.base import GroupedRows, Member
 from stmaml.pool.meta import Meta
+from stmaml.pool.prior import Prior
 
 USUAL_METHOD = "st-maml"
+FEW_GROUPS = 60  # up to here the prior over tables is among the usual members: more groups speak for themselves
 
 
 def usual_members(rows: GroupedRows, *, minutes: float | None = None) -> list[Member]:
-    """All that suit the rows: mixed models, boosted trees and ST-MAML."""
+    """All that suit the rows: mixed models, boosted trees and ST-MAML; for few groups the prior over tables too."""
     known: list[Member] = [*mixed.MEMBERS, *boosted.MEMBERS, Meta(USUAL_METHOD, minutes=minutes)]
+    known += [Prior()] if rows.num_groups <= FEW_GROUPS else []
     return [member for member in known if member.suits(rows)]
 
 
@@ -35,4 +38,4 @@ def all_members(*, minutes: float | None = None) -> dict[str, Member]:
     """Every member there is, by name; for classes some have the names of those for numbers, and the first that suits
     is meant."""
     methods: list[Member] = [Meta(method, minutes=minutes) for method in METHODS]
-    return {member.name: member for member in [*mixed.MEMBERS, *boosted.MEMBERS, *methods]}
+    return {member.name: member for member in [*mixed.MEMBERS, *boosted.MEMBERS, Prior(), *methods]}

@@ -2,7 +2,7 @@
 other half at the rows of all groups to learn from; nothing else tells groups apart."""
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -168,9 +168,13 @@ def _flat(part: Float[Array, "b c g s h e"]) -> Float[Array, "b c r h e"]:
     return part.reshape(*part.shape[:2], -1, *part.shape[4:])
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(form: str, query: Array, key: Array, value: Array, hidden: Array) -> Float[Array, "*n q h e"]:
     """Scaled dot-product attention; `hidden` is added to the logits."""
+    return cast(Array, _with_slopes(form, query, key, value, hidden))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _with_slopes(form: str, query: Array, key: Array, value: Array, hidden: Array) -> Array:
     return _attended(form, query, key, value, hidden)[0]
 
 
@@ -194,7 +198,7 @@ def _slopes(form: str, kept: Any, slope: Array) -> tuple[Array, Array, Array, No
     return of_query, of_key, jnp.einsum(f"{logits},{asked}->{seen}", shares, slope), None
 
 
-attend.defvjp(_attended, _slopes)
+_with_slopes.defvjp(_attended, _slopes)
 
 
 def _letters(form: str) -> list[str]:

@@ -1,6 +1,9 @@
 """Weights of the learner in a file."""
 
+import hashlib
 import json
+from functools import lru_cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,16 @@ import jax.random as jr
 import numpy as np
 
 from stmaml.border.arrays import pack_arrays
+from stmaml.border.files import read_file
 from stmaml.errors import RunError
 from stmaml.prior.learner import Learner, Sizes
-from stmaml.run_files import read_arrays
+from stmaml.run_files import read_arrays, read_json
 from stmaml.runs import as_json, write_bytes
 
 SETTINGS = "sizes"
+WEIGHTS, ABOUT = "weights.npz", "prior.json"
+MOST_BYTES = 64 << 20
+REINSTALL = "Install stmaml again."
 
 
 def save_weights(learner: Learner, path: Path) -> None:
@@ -33,10 +40,29 @@ def load_weights(path: Path) -> Learner:
     like = eqx.filter_eval_shape(lambda: Learner(sizes, key=jr.key(0)))
     named = _named(like)
     if {name: leaf.shape for name, leaf in named.items()} != {name: array.shape for name, array in arrays.items()}:
-        raise RunError(f"{path} does not hold the weights that its sizes ask for. Install stmaml again.")
+        raise RunError(f"{path} does not hold the weights that its sizes ask for. {REINSTALL}")
     shapes, rest = eqx.partition(like, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
     wide = [jnp.asarray(arrays[name], dtype=jnp.float32) for name in named]
     return eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), wide), rest)
+
+
+def shipped_folder() -> Path:
+    """Where the weights that ship with the package lie, with their card."""
+    return Path(str(resources.files("stmaml").joinpath("pretrained", "tables")))
+
+
+@lru_cache(maxsize=1)
+def shipped_learner() -> Learner:
+    """The learner that ships with the package, whose weights must be those it was shipped with."""
+    folder = shipped_folder()
+    if digest_of(folder / WEIGHTS) != read_json(folder / ABOUT).get("sha256"):
+        raise RunError(f"{folder / WEIGHTS} is not the file that was shipped: its digest differs. {REINSTALL}")
+    return load_weights(folder / WEIGHTS)
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(read_file(path, MOST_BYTES)).hexdigest()
 
 
 def _named(learner: Learner) -> dict[str, Any]:
