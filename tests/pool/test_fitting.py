@@ -12,7 +12,7 @@ from stmaml.errors import SourceError
 from stmaml.pool import fitting, opening
 from stmaml.pool.base import Forecast, Tasks
 from stmaml.pool.crossfit import FOLDS, VERY_MANY, folds_of
-from stmaml.pool.mixed.posterior import _root
+from stmaml.pool.mixed.at_once import root_of
 from stmaml.pool.registry import members_named
 from stmaml.pool.store import PoolSettings
 from stmaml.progress import listening
@@ -161,7 +161,7 @@ def test_nested_groups_of_one_name_are_two():
 
 def test_a_gram_matrix_that_rounding_spoils_has_a_root():
     row = np.array([[1e9, 1.0], [1e9, 1.0], [1e9, 1.0 + 1e-7]])
-    root = _root(row @ row.T + np.eye(3) * 1e-9)
+    root = root_of(row @ row.T + np.eye(3) * 1e-9)
     assert np.isfinite(root).all()
 
 
