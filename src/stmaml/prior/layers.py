@@ -154,13 +154,13 @@ def look(
     half = query.shape[-2] // 2
     eye = jnp.eye(rows.labelled.shape[-1])
     shown = jnp.where((rows.labelled[..., None, :] + eye[None, None]) > 0, 0.0, NEVER)[:, None, :, None]
-    own: Array = attend("bcgqhe,bcgkhe->bcghqk", query[..., :half, :], key[..., :half, :], value[..., :half, :], shown)
+    own = attend("bcgqhe,bcgkhe->bcghqk", query[..., :half, :], key[..., :half, :], value[..., :half, :], shown)
     asked, keys, values = (_flat(part[..., half:, :]) for part in (query, key, value))
     if seen is None:  # the rows to learn from come first
         count = rows.there.shape[1]
         seen = Seen(keys[:, :, :count], values[:, :, :count])
     hidden = jnp.where(rows.there > 0, 0.0, NEVER)[:, None, None, None]
-    others: Array = attend("bcqhe,bckhe->bchqk", asked, seen.key, seen.value, hidden)
+    others = attend("bcqhe,bckhe->bchqk", asked, seen.key, seen.value, hidden)
     return jnp.concatenate([own, others.reshape(own.shape[:-2] + others.shape[-2:])], axis=-2), seen
 
 

@@ -1,7 +1,6 @@
 """Many groups in closed form at once, where rows have no further levels: those with as many labelled rows together."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -45,7 +44,7 @@ def _learnt(
     """The expected unknowns of each task, what takes their variance away, and the task's noise."""
     rest, dof = np.zeros(len(told)), max(told.shape[1] - told.shape[2], 0)
     if dof > 1:  # many rows are first folded into as many as there are unknowns
-        folded: Any = np.linalg.qr(np.concatenate([told, target[..., None]], axis=2), mode="r")
+        folded = np.asarray(np.linalg.qr(np.concatenate([told, target[..., None]], axis=2), mode="r"))
         told, target, rest = folded[:, :-1, :-1], folded[:, :-1, -1], folded[:, -1, -1] ** 2
     else:
         dof = 0
