@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import polars as pl
 
 from stmaml.benchmarks.weather_splits import _by_file
 from stmaml.data.fetching import record, recorded
+from stmaml.data.stations import NAMES, Stations
 from stmaml.search.halving import FILE, collect
 from stmaml.tables.benchmark import TableConfig
 from stmaml.tables.ondisk.files import open_files
@@ -20,7 +20,19 @@ from tests.fuzz.kinds import CELLS, JSON, Kind
 
 TABLES: dict[Path, Path] = {}
 """The table that a file was made of."""
-STATIONS: Any = SimpleNamespace(year=np.array([2019] * 3), station=np.array(["a", "b", "c"]))
+STATIONS = Stations(
+    station=np.array(["a", "b", "c"]),
+    year=np.full(3, 2019, np.int16),
+    latitude=np.zeros(3),
+    longitude=np.zeros(3),
+    elevation=np.zeros(3),
+    name=np.array(["a", "b", "c"]),
+    offset=np.arange(3),
+    count=np.ones(3, int),
+    day=np.zeros(3, np.int16),
+    readings=np.zeros((3, len(NAMES)), np.int16),
+    flags=np.zeros(3, np.uint8),
+)
 
 
 def _frame() -> pl.DataFrame:
