@@ -2,7 +2,7 @@
 
 A GPU that is lent by the minute should not wait for a compiler. XLA needs no device to compile for one, only its
 description (TARGET) and the same version of JAX, which files of other versions name. What is not found in the folder is
-compiled at its first call and kept there."""
+compiled at its first call and kept there. Reading a program can run code (pickle): name folders of your own alone."""
 
 import lzma
 import os
