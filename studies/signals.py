@@ -13,12 +13,15 @@ caught (Python never does), and counted apart: they must end at once, by the sig
 import argparse
 import importlib.util
 import json
+import os
 import random
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -108,14 +111,28 @@ def disturb(shell: Shell, command: str, number: int, after: float) -> Try:
     process = shell.start(*words_of(command, shell.folder), errors=errors)
     try:
         time.sleep(after)
-        said, heard = errors.stat().st_size, _catches(process.pid, signal.SIGTERM)
-        process.send_signal(number)
+        with _held(process):  # else it could say something before the signal that seems to come after it
+            said, heard = errors.stat().st_size, _catches(process.pid, signal.SIGTERM)
+            process.send_signal(number)
         sent = time.monotonic()
         code = process.wait(PATIENCE)
     finally:
         process.kill()
     lines = errors.read_bytes()[said:].decode(errors="replace").splitlines()
     return Try(command, number, round(after, 3), code, round(time.monotonic() - sent, 3), tuple(lines), heard)
+
+
+@contextmanager
+def _held(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A process stands still inside the block, if it has not ended."""
+    os.kill(process.pid, signal.SIGSTOP)  # `send_signal` would reap one that has ended
+    stat = Path(f"/proc/{process.pid}/stat")
+    while stat.read_bytes().rpartition(b")")[2].split()[0] not in (b"T", b"Z"):
+        time.sleep(0.001)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def _catches(process: int, number: int) -> bool:
