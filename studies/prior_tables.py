@@ -267,7 +267,7 @@ def run(flags: argparse.Namespace) -> None:
         work, more = fit_and_score, (flags.ordered, flags.weights, flags.others)
     context = get_context("spawn")
     core = context.Value("i", 0) if flags.pin else None
-    with ProcessPoolExecutor(flags.jobs, context, _pinned, (core,)) as pool, flags.out.open("a") as file:
+    with ProcessPoolExecutor(flags.jobs, context, pinned, (core,)) as pool, flags.out.open("a") as file:
         futures = {pool.submit(work, *item, *more): item for item in wanted}
         try:
             for future in as_completed(futures, timeout=max(until - time.time(), 1) if until < 1e12 else None):
@@ -278,7 +278,7 @@ def run(flags: argparse.Namespace) -> None:
                 process.kill()
 
 
-def _pinned(core: Any) -> None:
+def pinned(core: Any) -> None:
     """One core for each process: libraries then start no more threads than that."""
     if core is not None:
         with core.get_lock():
