@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -28,19 +29,28 @@ REINSTALL = "Install stmaml again."
 
 def save_weights(learner: Learner, path: Path) -> None:
     """Writes sizes and weights, the latter in half precision."""
-    about = np.frombuffer(json.dumps(as_json(learner.sizes)).encode(), dtype=np.uint8)
-    arrays = {name: np.asarray(leaf).astype(np.float16) for name, leaf in _named(learner).items()}
-    write_bytes(path, pack_arrays({SETTINGS: about, **arrays}))
+    write_bytes(path, pack_arrays(arrays_of(learner)))
 
 
 def load_weights(path: Path) -> Learner:
     """The learner of a file that `save_weights` wrote, in single precision."""
-    arrays = dict(read_arrays(path))
+    return learner_of(read_arrays(path), path)
+
+
+def arrays_of(learner: Learner) -> dict[str, np.ndarray]:
+    """Sizes and weights by name, the latter in half precision."""
+    about = np.frombuffer(json.dumps(as_json(learner.sizes)).encode(), dtype=np.uint8)
+    return {SETTINGS: about, **{name: np.asarray(leaf).astype(np.float16) for name, leaf in _named(learner).items()}}
+
+
+def learner_of(found: Mapping[str, np.ndarray], source: object) -> Learner:
+    """The learner that `arrays_of` made these of, in single precision."""
+    arrays = dict(found)
     sizes = Sizes(**json.loads(arrays.pop(SETTINGS).tobytes()))
     like = eqx.filter_eval_shape(lambda: Learner(sizes, key=jr.key(0)))
     named = _named(like)
     if {name: leaf.shape for name, leaf in named.items()} != {name: array.shape for name, array in arrays.items()}:
-        raise RunError(f"{path} does not hold the weights that its sizes ask for. {REINSTALL}")
+        raise RunError(f"{source} does not hold the weights that its sizes ask for. {REINSTALL}")
     shapes, rest = eqx.partition(like, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
     wide = [jnp.asarray(arrays[name], dtype=jnp.float32) for name in named]
     return eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), wide), rest)
