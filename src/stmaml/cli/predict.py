@@ -49,6 +49,8 @@ class Predict:
     """With --train: column to predict."""
     order: str | None = None
     """With --train: column that orders the rows of a group; labelled rows are then the first ones."""
+    steps: int = 0
+    """With --train: steps in which the learner is trained further on the table first; worth it for many groups."""
     support: Path | None = None
     """Table of labelled rows of the same groups; predicted without any if not given."""
     out: Path | None = None
@@ -156,7 +158,7 @@ def _levels(flags: Predict) -> tuple[float, ...]:
 
 def _check(flags: Predict) -> None:
     at_least(1, samples=flags.samples)
-    at_least(0, suggest=flags.suggest)
+    at_least(0, suggest=flags.suggest, steps=flags.steps)
     if not flags.quantiles:
         raise SettingError("--quantiles needs at least one level, such as 0.05 0.5 0.95.")
     if not all(0 < level < 1 for level in flags.quantiles):
@@ -166,6 +168,8 @@ def _check(flags: Predict) -> None:
     if flags.out is not None:
         writer_of(flags.out)
         _refuse_inputs(flags, flags.out)
+    if flags.steps and flags.train is None:
+        raise SettingError("--steps trains on a table that --train names; a run of 'stmaml fit' is trained already.")
     if flags.save_adapted is not None and flags.support is None:
         raise SettingError("--save-adapted needs labelled rows to adapt to; name them with --support.")
 

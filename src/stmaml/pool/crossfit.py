@@ -64,12 +64,15 @@ def shot_counts(most: int) -> tuple[int, ...]:
     return (*(shots for shots in (0, 1, 2, 5, 10, 20, 50, 100) if shots < most), most)
 
 
-def held_out_tasks(rows: GroupedRows, draw: Draw, counts: Sequence[int], seed: int = 0) -> list[Tasks]:
-    """For each number of labelled rows, tasks of all groups that have more rows, or of some of very many groups."""
-    chosen = np.random.default_rng(seed).permutation(rows.num_groups)[:MAX_GROUPS]
+def held_out_tasks(
+    rows: GroupedRows, draw: Draw, counts: Sequence[int], seed: int = 0, *, most: int | None = None
+) -> list[Tasks]:
+    """For each number of labelled rows, tasks of all groups that have more rows, or of some of very many groups: at
+    most so many tasks, if that is said."""
+    chosen = np.random.default_rng(seed).permutation(rows.num_groups)[: min(MAX_GROUPS, most or MAX_GROUPS)]
     spare = np.flatnonzero(np.isin(rows.group, chosen))
     few = rows.at(spare)
-    repeats = int(np.clip(MAX_TASKS // max(few.num_groups, 1), 1, MAX_REPEATS))
+    repeats = int(np.clip((most or MAX_TASKS) // max(few.num_groups, 1), 1, MAX_REPEATS))
     found = [draw.tasks(few, shots, repeats) for shots in counts]
     return [
         Tasks(rows, tuple(spare[part] for part in one.support), tuple(spare[part] for part in one.query))

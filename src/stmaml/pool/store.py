@@ -45,6 +45,8 @@ class PoolSettings:
     """Most labelled rows to expect of a new group; what half of the groups can spare, up to ten, if not given."""
     minutes: float | None = None
     """Time for the training of the meta-learned member; by the size of the table if not given."""
+    steps: int = 0
+    """Steps in which the prior over tables is trained further on the table."""
 
 
 @dataclass(frozen=True)
