@@ -58,9 +58,10 @@ def check_unlinked(part: Path, folder: Path) -> None:
 
 def _is_of_others(settings: Path) -> bool:
     try:
-        return settings.exists() and not {"benchmark", "method"} & set(read_json(settings))
+        found = set(read_json(settings)) if settings.exists() else {"benchmark"}
     except RunError:
         return False
+    return not {"benchmark", "method"} & found and not {"format", "seed"} <= found
 
 
 def why(error: BaseException) -> str:
