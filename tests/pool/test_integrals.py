@@ -73,3 +73,11 @@ def test_doubt_about_common_effects_pulls_towards_a_half():
     offsets, spreads = (np.zeros(0), np.full(2, 1.5)), (np.zeros(0), np.ones(2))
     mean, _ = level_odds(told, offsets, spreads, np.array([0, 0]), np.array([0.0, 4.0]))
     assert 0.5 < mean[1] < mean[0]
+
+
+def test_disease_of_cattle():
+    """`glmer(cbind(incidence, size - incidence) ~ period + (1 | herd), cbpp, binomial, nAGQ = 25)`."""
+    trials, ridge = cbpp(), np.zeros(4)
+    beta, factor = refined(trials, ridge, fit_logistic(trials, Covariance(1), ridge))
+    np.testing.assert_allclose(beta, (-1.3992237, -0.9914089, -1.1278096, -1.5794810), atol=1e-3)
+    np.testing.assert_allclose(factor, [[0.6475199]], atol=1e-3)
