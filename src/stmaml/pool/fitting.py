@@ -11,7 +11,7 @@ import polars as pl
 
 from stmaml.errors import SourceError
 from stmaml.pool.base import Fitted, Forecast, Member, Tasks
-from stmaml.pool.crossfit import HeldOut, fold_fits, folds_of, held_out_tasks, out_of_fold
+from stmaml.pool.crossfit import HeldOut, fold_fits, folds_of, held_out_tasks, out_of_fold, scored_with
 from stmaml.pool.group_effects import effects_of_table
 from stmaml.pool.guarantee import learn_reaches
 from stmaml.pool.importance import Shaken, importance_of, places_of, shake, shaken_arrays
@@ -56,7 +56,7 @@ def fit_pool(
         _widened(member, table) for member in members_named(settings.members, table.rows, minutes=settings.minutes)
     ]
     fold = folds_of(table.names)
-    tasks = held_out_tasks(table.rows, table.draw, table.counts)
+    tasks = held_out_tasks(table.rows, table.draw, table.counts, fold)
     forecasts: list[dict[str, Forecast]] = [{} for _ in table.counts]
     fitted: dict[str, Fitted] = {}
     seconds: dict[str, float] = {}
@@ -82,7 +82,7 @@ def fit_pool(
             "no model of the pool could learn from this table. Look for wild values in the columns above."
         )
     found = zip(table.counts, tasks, forecasts, strict=True)
-    held = [HeldOut(shots, one, each, fold[one.group]) for shots, one, each in found if len(one)]
+    held = [HeldOut(shots, one, each, scored_with(fold, one)) for shots, one, each in found if len(one)]
     return _pooled(table, held, fitted, store, seconds)
 
 
@@ -96,7 +96,7 @@ def _member(member: Member, table: PoolTable, fold: np.ndarray, store: PoolRun |
     if store is not None and kept is not None:
         return kept, store.member(member.name)
     fits, fitted = fold_fits(member, table.rows, fold, table.draw)
-    tasks = held_out_tasks(table.rows, table.draw, table.counts)
+    tasks = held_out_tasks(table.rows, table.draw, table.counts, fold)
     said = [out_of_fold(fits, one, fold) for one in tasks]
     if not all(np.isfinite(one.mean).all() and np.isfinite(one.variance).all() for one in said):
         raise ArithmeticError("a prediction is not finite")
@@ -144,8 +144,9 @@ def _importance(table: PoolTable, pooling: Pooling, scale: float, store: PoolRun
     said = {name: store.shaken(name) for name in pooling.used()}
     if not all(said.values()):
         return {}
-    tasks = held_out_tasks(table.rows, table.draw, table.counts)
-    return importance_of(_shaken(table, folds_of(table.names), tasks), said, pooling, scale)
+    fold = folds_of(table.names)
+    tasks = held_out_tasks(table.rows, table.draw, table.counts, fold)
+    return importance_of(_shaken(table, fold, tasks), said, pooling, scale)
 
 
 def kept_columns(frame: pl.DataFrame, schema: Schema, table: PoolTable) -> pl.DataFrame:
