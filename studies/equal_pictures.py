@@ -95,7 +95,8 @@ class Tests:
     @cached_property
     def test(self) -> TaskSet:
         tasks, before = self.opened.test_set(self.counts[0]), self.opened.val.images.pixels.shape[0]  # pyright: ignore
-        moved = replace(tasks.stored, support=tasks.stored.support + before, query=tasks.stored.query + before)
+        drawn = tasks.stored
+        moved = eqx.tree_at(lambda d: (d.support, d.query), drawn, (drawn.support + before, drawn.query + before))
         return replace(tasks, stored=moved)
 
     @cached_property
