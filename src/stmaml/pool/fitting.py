@@ -11,7 +11,7 @@ import polars as pl
 
 from stmaml.errors import SourceError
 from stmaml.pool.base import Fitted, Forecast, Member, Tasks
-from stmaml.pool.crossfit import HeldOut, fold_fits, folds_of, held_out_tasks, out_of_fold
+from stmaml.pool.crossfit import HeldOut, fold_fits, folds_of, held_out_tasks, out_of_fold, scored_with
 from stmaml.pool.group_effects import effects_of_table
 from stmaml.pool.guarantee import learn_reaches
 from stmaml.pool.importance import Shaken, importance_of, places_of, shake, shaken_arrays
@@ -61,10 +61,10 @@ def fit_pool(
     fold = folds_of(table.names)
     if settings.members == (PRIOR,) and store is None:
         tasks = held_out_tasks(
-            table.rows, dataclasses.replace(table.draw, max_query=QUICK_ROWS), table.counts, most=QUICK
+            table.rows, dataclasses.replace(table.draw, max_query=QUICK_ROWS), table.counts, fold, most=QUICK
         )
     else:
-        tasks = held_out_tasks(table.rows, table.draw, table.counts)
+        tasks = held_out_tasks(table.rows, table.draw, table.counts, fold)
     forecasts: list[dict[str, Forecast]] = [{} for _ in table.counts]
     fitted: dict[str, Fitted] = {}
     seconds: dict[str, float] = {}
@@ -90,7 +90,7 @@ def fit_pool(
             "no model of the pool could learn from this table. Look for wild values in the columns above."
         )
     found = zip(table.counts, tasks, forecasts, strict=True)
-    held = [HeldOut(shots, one, each, fold[one.group]) for shots, one, each in found if len(one)]
+    held = [HeldOut(shots, one, each, scored_with(fold, one)) for shots, one, each in found if len(one)]
     return _pooled(table, held, fitted, store, seconds)
 
 
@@ -153,8 +153,9 @@ def _importance(table: PoolTable, pooling: Pooling, scale: float, store: PoolRun
     said = {name: store.shaken(name) for name in pooling.used()}
     if not all(said.values()):
         return {}
-    tasks = held_out_tasks(table.rows, table.draw, table.counts)
-    return importance_of(_shaken(table, folds_of(table.names), tasks), said, pooling, scale)
+    fold = folds_of(table.names)
+    tasks = held_out_tasks(table.rows, table.draw, table.counts, fold)
+    return importance_of(_shaken(table, fold, tasks), said, pooling, scale)
 
 
 def kept_columns(frame: pl.DataFrame, schema: Schema, table: PoolTable) -> pl.DataFrame:
