@@ -30,8 +30,9 @@ from subjects import Shell, fitting, pooling, reproducing, training, write_table
 
 PATIENCE = 300.0
 COMMANDS = ("list", "train", "evaluate", "fit", "predict", "report", "pool", "ask", "update", "effects", "scores")
-COMMANDS += ("pictures", "reproduce", "floor", "search", "data", "export", "serve")
-"""What is disturbed; from `pool` to `pictures` it is fit, predict, update, effects, evaluate and report of a pool."""
+COMMANDS += ("pictures", "reproduce", "floor", "search", "data", "export", "serve", "prior")
+"""What is disturbed; from `pool` to `pictures` it is fit, predict, update, effects, evaluate and report of a pool, and
+`prior` is predict without a fit."""
 EXTRAS = {"export": "onnx", "serve": "uvicorn"}
 """Packages without which a command does nothing."""
 
@@ -70,6 +71,7 @@ class Try:
 def words_of(command: str, folder: Path) -> list[object]:
     """A command that runs in the folder; what it needs is there."""
     fitted, asked = folder / "fitted", ["--support", folder / "table.csv", "--query", folder / "table.csv"]
+    named = ["--task", "shop", "--target", "y"]
     made: dict[str, Callable[[], list[object]]] = {
         "list": lambda: ["list"],
         "train": lambda: [*training("maml", folder / "again", steps=3000), "--force"],
@@ -89,6 +91,7 @@ def words_of(command: str, folder: Path) -> list[object]:
         "data": lambda: ["data", "check", "--data", folder],
         "export": lambda: ["export", fitted, "--out", folder / "graph.onnx"],
         "serve": lambda: ["serve", folder / "trained", "--port", 0],
+        "prior": lambda: ["predict", "--train", folder / "table.csv", *named, *asked, "--out", folder / "out.csv"],
     }
     return made[command]()
 

@@ -130,6 +130,10 @@ def listening(run: Callable[[], None]) -> "NoReturn":
             stream.flush()
         except BrokenPipeError:
             code = code or 141
+        except OSError as error:
+            if not code:
+                _say(f"stmaml: the output could not be written: {error.strerror}.")
+            code = code or 2
     _listener.run_exit_functions()
     _leave(code)
 
@@ -143,6 +147,16 @@ def _exit_code(run: Callable[[], None]) -> int:
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        return 141
+    except OSError as error:  # such as a full disk behind the output
+        where = f" ({error.filename})" if error.filename else ""
+        _say(f"stmaml: the system refused: {error.strerror or error}{where}.")
+        return 2
+    except UnicodeEncodeError as error:
+        letter = ascii(error.object[error.start])
+        _say(f"stmaml: the output is to be in {error.encoding}, which has no {letter}. Set PYTHONIOENCODING=utf-8.")
+        return 2
     except BaseException:
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
         return 1

@@ -9,8 +9,9 @@ import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
 from stmaml.benchmarks.base import Benchmark
+from stmaml.errors import RunError
 from stmaml.experiments.learners import fresh, run_keys, scaling_for, scaling_of
-from stmaml.experiments.settings import describe
+from stmaml.experiments.settings import describe, load_experiment
 from stmaml.locks import check_unlocked, locked
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.provenance import provenance
@@ -71,6 +72,8 @@ def _train_locked(
     should_stop: Callable[[], bool],
     layout: Layout,
 ) -> list[AbstractMetaLearner]:
+    for run in runs:
+        _check_same(run, experiment)
     training, scaling = experiment.training, scaling_of(runs[0], benchmark.own_scaling)
     keys = [_keys_of(run) for run in runs]
     learners = [fresh(experiment, benchmark.train.spec, scaling, key=init_key) for init_key, _ in keys]
@@ -88,6 +91,20 @@ def _train_locked(
         for run, learner in zip(runs, trained, strict=True):
             benchmark.aftercare.finish(learner, run.folder)
     return trained
+
+
+def _check_same(run: Run, experiment: Experiment) -> None:
+    """Raises RunError where the folder, locked by now, holds the settings of another learner than is to be trained."""
+    held = load_experiment(run)
+    pairs = zip(
+        (held.method, held.method_settings, held.modelling),
+        (experiment.method, experiment.method_settings, experiment.modelling),
+        strict=True,
+    )
+    if any(one != other for one, other in pairs):
+        raise RunError(
+            f"{run.folder} holds other settings by now: another process has made it anew. Choose another --run."
+        )
 
 
 def _keys_of(run: Run) -> tuple[PRNGKeyArray, PRNGKeyArray]:
