@@ -3,12 +3,14 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import jax
 import numpy as np
 import polars as pl
 import pytest
 
-from stmaml.compiled import run_in_one_thread
+from stmaml.compiled import free_programs, run_in_one_thread
 from stmaml.errors import SourceError
 from stmaml.pool import crossfit, fitting, opening
 from stmaml.pool.base import Column, Draw, Fitted, Forecast, GroupedRows, Tasks
@@ -168,6 +170,23 @@ def test_one_thread_unless_the_user_said_how_many(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("NPROC")
     run_in_one_thread()
     assert os.environ["NPROC"] == "1"
+
+
+def test_memory_is_given_back_after_members_with_programs_alone(monkeypatch: pytest.MonkeyPatch):
+    freed: list[int] = []
+    fitting.fit_pool(opened(lines()), MEMBERS, free=lambda: freed.append(1))
+    assert not freed
+    monkeypatch.setattr(fitting, "Prior", Mixed)
+    fitting.fit_pool(opened(lines()), MEMBERS, free=lambda: freed.append(1))
+    assert len(freed) == 2
+
+
+def test_freed_programs_run_again():
+    double: Any = jax.jit(lambda x: 2 * x)
+    assert double(3) == 6
+    free_programs()
+    assert double._cache_size() == 0
+    assert double(4) == 8
 
 
 def test_known_groups_answer_from_their_rows_and_new_ones_do_not():

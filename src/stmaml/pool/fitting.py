@@ -20,6 +20,7 @@ from stmaml.pool.model import PoolModel
 from stmaml.pool.opening import PoolTable
 from stmaml.pool.pooling import Pooling, learn_pooling
 from stmaml.pool.prior import NAME as PRIOR
+from stmaml.pool.prior import Prior
 from stmaml.pool.registry import members_named
 from stmaml.pool.result import result_of
 from stmaml.pool.scoring import fold_poolings, score_held_out
@@ -53,9 +54,10 @@ def fit_pool(
     *,
     store: PoolRun | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    free: Callable[[], None] = lambda: None,
 ) -> Fit:
     """The pool of a table's members. With a store, members are kept as they are done, and those kept are not fitted
-    again."""
+    again. `free` is called after members whose programs were compiled, which no other needs."""
     named = members_named(settings.members, table.rows, minutes=settings.minutes, steps=settings.steps)
     members = [_widened(member, table) for member in named]
     fold = folds_of(table.names)
@@ -81,6 +83,8 @@ def fit_pool(
         ) as error:  # one that this table defeats is no reason to have none
             remark(f"{member.name} is left out, since its numbers do not hold on this table: {error}")
             continue
+        if isinstance(member, Meta | Prior):
+            free()
         seconds[member.name] = time.monotonic() - begun
         remark(f"{member.name}: {seconds[member.name]:,.1f} s")
         for place, forecast in enumerate(said):
