@@ -4,6 +4,8 @@ from collections import Counter
 
 import pytest
 
+from stmaml.border.run_content import _shares
+from stmaml.errors import RunError
 from tests.fuzz.harness import GOOD, again, attack, fuzz, table
 from tests.fuzz.hostile import ATTACKS
 from tests.fuzz.specimens import KINDS
@@ -47,6 +49,14 @@ def test_five_hundred_hostile_archives_and_pictures_do_no_harm():
 @pytest.mark.parametrize(("kind", "name"), [("Excel", "0-7597"), ("result.json", "0-8758")])
 def test_files_that_once_ended_in_a_traceback_are_refused(kind, name):
     assert again(kind, name).end == "refused"
+
+
+@pytest.mark.parametrize("share", [-348630.0, 1.1, float("nan")])
+def test_a_weight_of_a_pool_that_is_no_share_is_refused(share):
+    """A report of such a one once ended in a traceback of the library that draws it."""
+    with pytest.raises(RunError, match=r"'weights\.0\.mean' must lie between 0 and 1"):
+        _shares({"mean": share}, "weights.0")
+    _shares({"mean": 0.0, "mixed": 1.0}, "weights.0")
 
 
 def test_the_same_seed_spoils_the_same_files():

@@ -12,6 +12,7 @@ from stmaml.errors import RunError
 
 Check = Callable[[Any, str], Any]
 NUMBERS = (int, float)
+ROUNDING = 1e-6  # of shares
 SHOTS = re.compile(r"[0-9]{1,9}")
 OLD_TABLE = ("samples", "digest", "verdict")  # what stands beside all scores of a table's run of 0.1.0
 
@@ -97,6 +98,13 @@ def _number(value: Any, name: str) -> None:
 def _scores(value: Any, name: str) -> None:
     for metric, score in need(dict, value, name).items():
         _number(score, f"{name}.{metric}")
+
+
+def _shares(value: Any, name: str) -> None:
+    _scores(value, name)
+    for member, share in value.items():
+        if not -ROUNDING <= share <= 1 + ROUNDING:
+            raise RunError(f"'{name}.{member}' must lie between 0 and 1; it is {share:.6g}. {RESTORE}")
 
 
 def _metrics(value: Any, name: str) -> None:
@@ -237,7 +245,7 @@ POOL_RESULT: dict[str, Check] = {
     "test_groups": _typed(int),
     "scores": _for_shots(_of_each(_metrics)),
     "calibration": _for_shots(_typed(dict)),
-    "weights": _for_shots(_scores),
+    "weights": _for_shots(_shares),
     "verdict": _typed(str),
     "worth": _for_shots(_of_each(_summary)),
     "notes": _notes,

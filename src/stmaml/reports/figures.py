@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from stmaml.errors import RunError
 from stmaml.metric_table import METRICS
 from stmaml.reports.sections import Section
 from stmaml.reports.variants import Variant
@@ -242,5 +243,9 @@ def legend_below(figure: Figure) -> None:
 def png(figure: Figure) -> bytes:
     """The figure as the content of a file."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
+    try:
+        figure.savefig(buffer, format="png", dpi=150)
+    except (RuntimeError, ValueError, OverflowError) as error:  # numbers that no axis holds
+        words = "a figure cannot be drawn, for its numbers are beyond what can be shown"
+        raise RunError(f"{words} ({str(error)[:200]}). Check the run's files, or score it again.") from error
     return buffer.getvalue()
