@@ -1,6 +1,8 @@
 """Compiled programs, kept from one command to the next."""
 
 import contextlib
+import ctypes
+import gc
 import glob
 import os
 import re
@@ -46,6 +48,15 @@ def run_in_one_thread() -> None:
     """Has the programs of this process run in one thread on a CPU, unless the user said how many: threads that wait for
     each other on small arrays cost several times their work. XLA reads it once, when the first array is made."""
     os.environ.setdefault("NPROC", "1")
+
+
+def free_programs() -> None:
+    """Gives back the memory of all programs that were compiled so far; what is run again is read or compiled again.
+    For commands: in another's process their programs would go too."""
+    jax.clear_caches()
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # the C library keeps what was freed, unless it is told
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep_below(folder: Path, most: int) -> None:

@@ -1,18 +1,22 @@
 """Fitting a pool: a member that a table defeats is left out, and what is left still predicts."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import jax
 import numpy as np
 import polars as pl
 import pytest
 
-from stmaml.compiled import run_in_one_thread
+from stmaml.compiled import free_programs, run_in_one_thread
 from stmaml.errors import SourceError
-from stmaml.pool import fitting, opening
-from stmaml.pool.base import Forecast, Tasks
-from stmaml.pool.crossfit import FOLDS, VERY_MANY, folds_of
+from stmaml.pool import crossfit, fitting, opening
+from stmaml.pool.base import Column, Draw, Fitted, Forecast, GroupedRows, Tasks
+from stmaml.pool.crossfit import FOLDS, MAX_GROUPS, VERY_MANY, folds_of
 from stmaml.pool.mixed.at_once import root_of
+from stmaml.pool.mixed.numbers import MIXED, Mixed
 from stmaml.pool.registry import members_named
 from stmaml.pool.store import PoolSettings
 from stmaml.progress import listening
@@ -106,9 +110,57 @@ def test_rows_of_small_groups_are_all_kept_and_large_ones_share_the_rest(monkeyp
     assert np.minimum(counts, each).sum() <= 50 < np.minimum(counts, each + 1).sum()
 
 
-def test_very_many_groups_are_dealt_into_fewer_folds():
+def test_of_very_many_groups_some_are_held_out_once():
     assert folds_of([str(i) for i in range(VERY_MANY)]).max() == FOLDS - 1
-    assert np.bincount(folds_of([str(i) for i in range(VERY_MANY + 1)])).tolist() == [667] * 3
+    fold = folds_of([str(i) for i in range(VERY_MANY + 1)])
+    assert np.unique(fold, return_counts=True)[1].tolist() == [VERY_MANY + 1 - MAX_GROUPS, MAX_GROUPS]
+
+
+def test_groups_that_no_fit_leaves_out_are_not_scored_and_others_have_weights_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Each scored group must be new to the fit that predicts it, and to the weights it is scored with."""
+    monkeypatch.setattr(crossfit, "VERY_MANY", 20)
+    monkeypatch.setattr(crossfit, "MAX_GROUPS", 10)
+    group = np.repeat(np.arange(30), 4)
+    random = np.random.default_rng(0)
+    y = random.normal(size=30)[group] + random.normal(size=120)
+    rows = GroupedRows(random.normal(size=(120, 1)), y, group, np.zeros((120, 0), int), (Column("x", "number"),))
+    fold = folds_of([str(i) for i in range(30)])
+    learnt: list[np.ndarray] = []
+
+    class Spy(Mixed):
+        def fit_each(self, rows: GroupedRows, parts: Sequence[np.ndarray], draw: Draw) -> list[Fitted]:
+            learnt.extend(parts)
+            return super().fit_each(rows, parts, draw)
+
+    held, _ = crossfit.cross_fit([Spy("mixed", MIXED.kind)], rows, fold, Draw(2), (0, 2))
+    left_out = np.flatnonzero(fold == 0)
+    assert [len(part) for part in learnt] == [20, 30]
+    assert not set(learnt[0]) & set(left_out)
+    for one in held:
+        assert set(one.tasks.group) == set(left_out)
+        assert len(np.unique(one.fold)) == FOLDS
+        assert all(len(np.unique(one.fold[one.tasks.group == g])) == 1 for g in left_out)
+
+
+def test_an_accelerator_draws_tasks_from_all_rows_of_a_thinned_table(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(opening, "MOST_ROWS", 40)
+    monkeypatch.setattr(opening, "FEWEST_KEPT", 3)
+    frame = lines(groups=8, rows=12)
+    assert opened(frame).wide is None
+    monkeypatch.setattr(opening.jax, "default_backend", lambda: "gpu")
+    table = opened(frame)
+    assert len(table.rows.y) < frame.height
+    wide = table.wide
+    assert wide is not None
+    x, y, drawn = wide.tasks([np.arange(4), np.arange(8)], Draw(3, max_query=5), range(30), 4)
+    by_x = dict(zip(table.schema.encode(frame, "", [])[:, 0].astype(np.float32).tolist(), frame["g"], strict=True))
+    mine = [{by_x[x[row, 0].item()] for row in np.unique(drawn.query[:, part])} for part in range(2)]
+    assert mine == [set(table.names[:4]), set(table.names)]
+    target = frame["y"].to_numpy()
+    assert len(y) > len(table.rows.y)
+    assert np.isin(np.round(y, 6), np.round((target - table.schema.target.mean) / table.schema.target.std, 6)).all()
 
 
 def test_one_thread_unless_the_user_said_how_many(monkeypatch: pytest.MonkeyPatch):
@@ -118,6 +170,23 @@ def test_one_thread_unless_the_user_said_how_many(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("NPROC")
     run_in_one_thread()
     assert os.environ["NPROC"] == "1"
+
+
+def test_memory_is_given_back_after_members_with_programs_alone(monkeypatch: pytest.MonkeyPatch):
+    freed: list[int] = []
+    fitting.fit_pool(opened(lines()), MEMBERS, free=lambda: freed.append(1))
+    assert not freed
+    monkeypatch.setattr(fitting, "Prior", Mixed)
+    fitting.fit_pool(opened(lines()), MEMBERS, free=lambda: freed.append(1))
+    assert len(freed) == 2
+
+
+def test_freed_programs_run_again():
+    double: Any = jax.jit(lambda x: 2 * x)
+    assert double(3) == 6
+    free_programs()
+    assert double._cache_size() == 0
+    assert double(4) == 8
 
 
 def test_known_groups_answer_from_their_rows_and_new_ones_do_not():

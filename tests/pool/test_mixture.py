@@ -13,6 +13,7 @@ from stmaml.pool.weights import (
     learn_weights,
     least_cost,
     log_score_weights,
+    neighbours,
     project,
 )
 
@@ -140,6 +141,22 @@ def test_neighbouring_numbers_of_rows_share_their_weights():
     other = crps_costs(mean[[2, 1, 0]], std[[2, 1, 0]], y, group, 10)  # where the best member is another
     together, apart = learn_weights([costs, other]), [learn_weights([one])[0] for one in (costs, other)]
     assert np.abs(together[0] - together[1]).sum() < np.abs(apart[0] - apart[1]).sum()
+
+
+def test_the_more_groups_the_less_do_neighbours_say():
+    few, many, all_groups = (neighbours(np.full(3, groups)) for groups in (1, 100, 10**9))
+    np.testing.assert_allclose(few.sum(1), 1)
+    assert few[0, 1] > many[0, 1] > all_groups[0, 1]
+    assert few[0, 1] > few[0, 2] > 0
+    np.testing.assert_allclose(all_groups, np.eye(3), atol=1e-6)
+
+
+def test_with_many_groups_each_number_of_rows_has_its_own_weights():
+    costs, mean, std, y, group = some_costs()
+    other = crps_costs(mean[[2, 1, 0]], std[[2, 1, 0]], y, group, 10)
+    crowd = [Costs(np.tile(one.own, (10_000, 1)), np.tile(one.apart, (10_000, 1, 1))) for one in (costs, other)]
+    alone = [learn_weights([one])[0] for one in crowd]
+    np.testing.assert_allclose(learn_weights(crowd), alone, atol=0.02)
 
 
 def test_projection_is_the_nearest_point_of_the_simplex():

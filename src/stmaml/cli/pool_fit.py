@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from stmaml.cli import fail
 from stmaml.cli.progress import showing
 from stmaml.cli.stopping import StopRequest, stop_requests
-from stmaml.compiled import run_in_one_thread
+from stmaml.compiled import free_programs, run_in_one_thread
 from stmaml.errors import SettingError
 from stmaml.locks import locked
 from stmaml.pool.fitting import PoolStopped, fit_pool
@@ -91,7 +91,7 @@ def _fit(store: PoolRun, table: PoolTable, settings: PoolSettings, console: Cons
     try:
         threads = threadpool_limits(1 if small else None, "blas")
         with locked([store.folder]), stop_requests(stop), showing(console, "fitting"), threads:
-            return fit_pool(table, settings, store=store, should_stop=stop.requested).result
+            return fit_pool(table, settings, store=store, should_stop=stop.requested, free=free_programs).result
     except PoolStopped:
         console.print(f"stopped, members that were done are kept. Go on with: stmaml fit --resume {store.folder}")
         sys.exit(128 + stop.signal)

@@ -11,8 +11,10 @@ from stmaml.pool.averaging import averaged
 from stmaml.pool.base import Draw, Fitted, Forecast, GroupedRows, Member, Tasks
 
 FOLDS = 5
-FEWER_FOLDS = 3  # of very many groups: what two thirds of them tell is nearly all
 VERY_MANY = 2000
+"""Of more groups than these, MAX_GROUPS are held out once and the others never: what they tell is nearly all."""
+NEVER = -1
+"""The fold of a group that no fit leaves out."""
 MAX_TASKS = 300  # held-out tasks for each number of labelled rows, unless there are more groups
 MAX_GROUPS = 1000  # groups that are scored, of those in the table
 MAX_REPEATS = 10
@@ -26,7 +28,7 @@ class HeldOut:
     tasks: Tasks
     forecasts: dict[str, Forecast]
     fold: Int[np.ndarray, " t"]
-    """The fold that each task's group was held out with."""
+    """The fold that each task's group is scored with, by what was learnt from all others."""
 
     @property
     def y(self) -> Float[np.ndarray, " n"]:
@@ -51,12 +53,20 @@ class HeldOut:
 
 
 def folds_of(names: Sequence[str], num_folds: int = FOLDS) -> Int[np.ndarray, " g"]:
-    """The fold of each group, by the rank of a digest of its name: neither order of rows nor a seed changes it."""
-    num_folds = min(num_folds, FEWER_FOLDS) if len(names) > VERY_MANY else num_folds
+    """The fold that each group is held out with, by the rank of a digest of its name: neither order of rows nor a seed
+    changes it. Of very many groups most are in none."""
     ranked = sorted(range(len(names)), key=lambda i: hashlib.sha256(names[i].encode()).digest())
-    fold = np.zeros(len(names), dtype=int)
-    fold[ranked] = np.arange(len(names)) % min(num_folds, len(names))
+    fold, place = np.zeros(len(names), dtype=int), np.arange(len(names))
+    fold[ranked] = (
+        np.where(place < MAX_GROUPS, 0, NEVER) if len(names) > VERY_MANY else place % min(num_folds, len(names))
+    )
     return fold
+
+
+def scored_with(fold: Int[np.ndarray, " g"], tasks: Tasks) -> Int[np.ndarray, " t"]:
+    """The fold that each task is scored with. What fits leave out at once is dealt into folds for that."""
+    mine = tasks.group
+    return fold[mine] if fold.max() > 0 else np.unique(mine, return_inverse=True)[1] % FOLDS
 
 
 def shot_counts(most: int) -> tuple[int, ...]:
@@ -65,11 +75,18 @@ def shot_counts(most: int) -> tuple[int, ...]:
 
 
 def held_out_tasks(
-    rows: GroupedRows, draw: Draw, counts: Sequence[int], seed: int = 0, *, most: int | None = None
+    rows: GroupedRows,
+    draw: Draw,
+    counts: Sequence[int],
+    fold: Int[np.ndarray, " g"] | None = None,
+    seed: int = 0,
+    *,
+    most: int | None = None,
 ) -> list[Tasks]:
-    """For each number of labelled rows, tasks of all groups that have more rows, or of some of very many groups: at
-    most so many tasks, if that is said."""
-    chosen = np.random.default_rng(seed).permutation(rows.num_groups)[: min(MAX_GROUPS, most or MAX_GROUPS)]
+    """For each number of labelled rows, tasks of all groups that have more rows, or of some of very many groups: where
+    folds are given, of those that are held out; at most so many tasks, if that is said."""
+    able = np.arange(rows.num_groups) if fold is None else np.flatnonzero(fold != NEVER)
+    chosen = np.random.default_rng(seed).permutation(able)[: min(MAX_GROUPS, most or MAX_GROUPS)]
     spare = np.flatnonzero(np.isin(rows.group, chosen))
     few = rows.at(spare)
     repeats = int(np.clip((most or MAX_TASKS) // max(few.num_groups, 1), 1, MAX_REPEATS))
@@ -84,7 +101,7 @@ def cross_fit(
     members: Sequence[Member], rows: GroupedRows, fold: Int[np.ndarray, " g"], draw: Draw, counts: Sequence[int]
 ) -> tuple[list[HeldOut], dict[str, Fitted]]:
     """What each member says of groups it has not seen, by number of labelled rows; and what answers for new groups."""
-    tasks = held_out_tasks(rows, draw, counts)
+    tasks = held_out_tasks(rows, draw, counts, fold)
     whole, forecasts = {}, [dict[str, Forecast]() for _ in counts]
     for member in members:
         held, whole[member.name] = fold_fits(member, rows, fold, draw)
@@ -92,7 +109,7 @@ def cross_fit(
         for by_member, forecast in zip(forecasts, said, strict=True):
             by_member[member.name] = forecast
     found = zip(counts, tasks, forecasts, strict=True)
-    return [HeldOut(shots, one, said, fold[one.group]) for shots, one, said in found], whole
+    return [HeldOut(shots, one, said, scored_with(fold, one)) for shots, one, said in found], whole
 
 
 def fold_fits(

@@ -11,7 +11,7 @@ import polars as pl
 
 from stmaml.errors import SourceError
 from stmaml.pool.base import Fitted, Forecast, Member, Tasks
-from stmaml.pool.crossfit import HeldOut, fold_fits, folds_of, held_out_tasks, out_of_fold
+from stmaml.pool.crossfit import HeldOut, fold_fits, folds_of, held_out_tasks, out_of_fold, scored_with
 from stmaml.pool.group_effects import effects_of_table
 from stmaml.pool.guarantee import learn_reaches
 from stmaml.pool.importance import Shaken, importance_of, places_of, shake, shaken_arrays
@@ -20,6 +20,7 @@ from stmaml.pool.model import PoolModel
 from stmaml.pool.opening import PoolTable
 from stmaml.pool.pooling import Pooling, learn_pooling
 from stmaml.pool.prior import NAME as PRIOR
+from stmaml.pool.prior import Prior
 from stmaml.pool.registry import members_named
 from stmaml.pool.result import result_of
 from stmaml.pool.scoring import fold_poolings, score_held_out
@@ -53,18 +54,19 @@ def fit_pool(
     *,
     store: PoolRun | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    free: Callable[[], None] = lambda: None,
 ) -> Fit:
     """The pool of a table's members. With a store, members are kept as they are done, and those kept are not fitted
-    again."""
+    again. `free` is called after members whose programs were compiled, which no other needs."""
     named = members_named(settings.members, table.rows, minutes=settings.minutes, steps=settings.steps)
     members = [_widened(member, table) for member in named]
     fold = folds_of(table.names)
     if settings.members == (PRIOR,) and store is None:
         tasks = held_out_tasks(
-            table.rows, dataclasses.replace(table.draw, max_query=QUICK_ROWS), table.counts, most=QUICK
+            table.rows, dataclasses.replace(table.draw, max_query=QUICK_ROWS), table.counts, fold, most=QUICK
         )
     else:
-        tasks = held_out_tasks(table.rows, table.draw, table.counts)
+        tasks = held_out_tasks(table.rows, table.draw, table.counts, fold)
     forecasts: list[dict[str, Forecast]] = [{} for _ in table.counts]
     fitted: dict[str, Fitted] = {}
     seconds: dict[str, float] = {}
@@ -81,6 +83,8 @@ def fit_pool(
         ) as error:  # one that this table defeats is no reason to have none
             remark(f"{member.name} is left out, since its numbers do not hold on this table: {error}")
             continue
+        if isinstance(member, Meta | Prior):
+            free()
         seconds[member.name] = time.monotonic() - begun
         remark(f"{member.name}: {seconds[member.name]:,.1f} s")
         for place, forecast in enumerate(said):
@@ -90,7 +94,7 @@ def fit_pool(
             "no model of the pool could learn from this table. Look for wild values in the columns above."
         )
     found = zip(table.counts, tasks, forecasts, strict=True)
-    held = [HeldOut(shots, one, each, fold[one.group]) for shots, one, each in found if len(one)]
+    held = [HeldOut(shots, one, each, scored_with(fold, one)) for shots, one, each in found if len(one)]
     return _pooled(table, held, fitted, store, seconds)
 
 
@@ -153,8 +157,9 @@ def _importance(table: PoolTable, pooling: Pooling, scale: float, store: PoolRun
     said = {name: store.shaken(name) for name in pooling.used()}
     if not all(said.values()):
         return {}
-    tasks = held_out_tasks(table.rows, table.draw, table.counts)
-    return importance_of(_shaken(table, folds_of(table.names), tasks), said, pooling, scale)
+    fold = folds_of(table.names)
+    tasks = held_out_tasks(table.rows, table.draw, table.counts, fold)
+    return importance_of(_shaken(table, fold, tasks), said, pooling, scale)
 
 
 def kept_columns(frame: pl.DataFrame, schema: Schema, table: PoolTable) -> pl.DataFrame:

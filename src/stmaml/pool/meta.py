@@ -30,6 +30,7 @@ MIN_GROUPS = 4
 MAX_CLASSES = 50
 FOR_CLASSES = ("protonet",)
 HELPERS = 3
+MOST_ASKED = 100  # rows of a training task from a large table, on an accelerator
 SMALL = 5000  # rows: a table with fewer is learnt from within seconds
 NAMES = tuple(field.name for field in fields(Weights))
 
@@ -82,7 +83,7 @@ class Meta:
     steps: int | None = None
     """Most of training; if not given, by the size of the table."""
     wide: Wide | None = None
-    """All groups of a table that stays on disk: what is trained draws tasks from them."""
+    """All groups and rows of a large table: what is trained draws tasks from them."""
 
     def __post_init__(self):
         if self.method not in METHODS:
@@ -100,6 +101,7 @@ class Meta:
 
     def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """Learners of all parts, trained side by side; the number of steps is chosen once, on held-out groups."""
+        draw = draw if self.wide is None or _on_cpu() else replace(draw, max_query=MOST_ASKED)
         plan, learning = self.plan(rows, draw), [np.asarray(part, dtype=int) for part in parts]
         judged = held_out(rows, learning, draw)
         if judged is None:  # each part has all groups: helpers that have not are trained beside, to choose the step
@@ -132,12 +134,14 @@ class Meta:
             decay=0.01 if groups >= 100 else 0.1,
             seed=draw.seed,
         )
-        return self._with_accelerator(plan) if huge and jax.default_backend() != "cpu" else plan
+        return plan if not huge or _on_cpu() else self._with_accelerator(plan)
 
     def _with_accelerator(self, plan: Plan) -> Plan:
-        """For many rows and an accelerator: networks and batches of the size of the large preset, slower steps."""
+        """For many rows and an accelerator: networks and batches of the size of the large preset, slower steps, and
+        weights averaged over more of them, as a rate that falls would do."""
         steps = self.steps or 40_000
-        return replace(plan, width=256, tasks=64, steps=steps, every=250, patience=8, rate=1e-3, decay=0.01)
+        slow = replace(plan, rate=1e-3, decay=0.01, averaged=0.998)
+        return replace(slow, width=256, tasks=64, steps=steps, every=250, patience=8)
 
     def restore(self, state: Arrays) -> FittedMeta:
         """The learner with its weights."""
@@ -171,6 +175,10 @@ def _linear(plan: Plan, rows: GroupedRows, part: Int[np.ndarray, " k"]) -> tuple
 def _one(plan: Plan, trained: Trained, number: int) -> FittedMeta:
     steps, weights = np.array(trained.looks.steps), trained.weights.at(np.array([number]))
     return FittedMeta(plan, weights, trained.chosen_step, steps, trained.looks.curve)
+
+
+def _on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
 
 
 def _minutes(rows: GroupedRows) -> float:

@@ -14,6 +14,7 @@ from stmaml.pool.meta_tasks import Listed
 
 SHOTS = (0, 2, 5, 10)
 MOST_GROUPS = 30  # of a part
+OF_ALL = 90  # of all parts, where few of them leave groups out
 MOST_ASKED = 32
 
 
@@ -37,9 +38,10 @@ class HeldOut:
 def held_out(rows: GroupedRows, parts: Sequence[Int[np.ndarray, " _"]], draw: Draw) -> HeldOut | None:
     """Tasks with few and with more labelled rows, of groups that a part has not; None where each part has all."""
     listed, each = Listed.of(rows), []
-    for number, part in enumerate(parts):
-        others = listed.usable(np.setdiff1d(np.arange(rows.num_groups), part))
-        for group in thinned(others, MOST_GROUPS).tolist():
+    left_out = [listed.usable(np.setdiff1d(np.arange(rows.num_groups), part)) for part in parts]
+    most = max(MOST_GROUPS, OF_ALL // max(sum(len(others) > 0 for others in left_out), 1))
+    for number, others in enumerate(left_out):
+        for group in thinned(others, most).tolist():
             each += [(number, group, *task) for task in _tasks(listed.rows(group), group, draw)]
     if not each:
         return None

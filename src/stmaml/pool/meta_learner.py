@@ -51,6 +51,8 @@ class Plan:
     rate: float = 5e-3
     decay: float = 0.1
     """Of the weights, in each step and times the rate."""
+    averaged: float = 0.98
+    """Of the averaged weights, what stays in a step."""
     seed: int = 0
 
     def strides(self, step: int) -> int:

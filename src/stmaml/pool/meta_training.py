@@ -22,7 +22,6 @@ from stmaml.progress import tell
 from stmaml.tasks import Examples, Task
 from stmaml.training.prefetch import Ahead
 
-AVERAGED = 0.98  # of the averaged weights, what stays in a step
 CLIP = 5.0
 WARMUP = 20
 
@@ -157,6 +156,6 @@ def _step(plan: Plan, state: State, tasks: Task, number: Int[Array, ""], *, key:
     gradient = jnp.where(jnp.isfinite(gradient).all(), gradient, jnp.zeros_like(gradient))
     update, memory = optimizer(plan).update(gradient, state.memory, vector)
     vector = vector + jnp.asarray(update)
-    stays = jnp.minimum(AVERAGED, (1.0 + number) / (10.0 + number))
+    stays = jnp.minimum(plan.averaged, (1.0 + number) / (10.0 + number))
     weights = eqx.tree_at(lambda w: w.vector, state.weights, vector)
     return State(weights, stays * state.average + (1 - stays) * vector, memory)

@@ -1,7 +1,8 @@
-"""Training tasks from all groups of a table that stays on disk, beside the sampled ones that are in memory."""
+"""Training tasks from all groups and rows of a large table, of which most members read some."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,21 +10,41 @@ from jaxtyping import Float, Int
 
 from stmaml.pool.base import Draw
 from stmaml.pool.meta_tasks import Drawn, random_numbers, task_places
-from stmaml.tables.ondisk.shards import Shards
 from stmaml.tasks import Examples
 
 SMALLEST = 1 << 13  # rows of a call's table: calls of like size share compiled programs
 
 
+@runtime_checkable
+class Stored(Protocol):
+    """Rows that are told by their places."""
+
+    def at(self, places: Int[np.ndarray, " n"]) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]]:
+        """Inputs and targets of some."""
+        ...
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """All rows of a table in memory, of which most members read some."""
+
+    x: Float[np.ndarray, "n d"]
+    y: Float[np.ndarray, " n"]
+
+    def at(self, places: Int[np.ndarray, " n"]) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]]:
+        """Inputs and targets of some."""
+        return self.x[places], self.y[places]
+
+
 @dataclass(frozen=True)
 class Wide:
-    """All groups of a table, of which some are those in memory."""
+    """All groups of a table, of which some are those that all members learn from."""
 
-    shards: Shards
+    shards: Stored
     start: Int[np.ndarray, " g"]
     count: Int[np.ndarray, " g"]
     sampled: Int[np.ndarray, " g"]
-    """Which of the groups in memory each is, -1 for all others: these are held out from nobody."""
+    """Which of the groups that all members learn from each is, -1 for others: these are held out from nobody."""
     mean: float
     std: float
     """Of the target; 0 and 1 for classes."""
@@ -35,12 +56,13 @@ class Wide:
         where the tasks have theirs among them."""
         numbers = random_numbers(draw, steps, num_tasks, besides=3)
         group = (numbers[..., 0] * len(self.start)).astype(int)
-        others = np.flatnonzero(self.sampled < 0)
-        instead = others[(numbers[..., 1] * len(others)).astype(int)]
-        drawn = [
-            task_places(chosen, self.start, self.count, draw, numbers[..., 2:])
-            for chosen in (np.where(self._may_learn(part)[group], group, instead) for part in parts)
-        ]
+        drawn = []
+        for part in parts:
+            allowed = self._may_learn(part)
+            others = np.flatnonzero(allowed)
+            instead = others[(numbers[..., 1] * len(others)).astype(int)]
+            chosen = np.where(allowed[group], group, instead)
+            drawn.append(task_places(chosen, self.start, self.count, draw, numbers[..., 2:]))
         return self._gathered(Drawn.stacked(drawn))
 
     def _may_learn(self, part: Int[np.ndarray, " k"]) -> np.ndarray:

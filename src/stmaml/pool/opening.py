@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass, replace
 
+import jax
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int
@@ -10,7 +11,7 @@ from jaxtyping import Bool, Int
 from stmaml.errors import SettingError, SourceError
 from stmaml.pool.base import Draw, GroupedRows
 from stmaml.pool.crossfit import shot_counts
-from stmaml.pool.meta_wide import Wide
+from stmaml.pool.meta_wide import InMemory, Wide
 from stmaml.pool.rows import Factors, factors_of, group_places, grouped_rows, in_order, nested
 from stmaml.tables.benchmark import Config, TableConfig, infer_columns, with_targets
 from stmaml.tables.calibration import caution
@@ -19,9 +20,10 @@ from stmaml.tables.groups import usual_shots
 from stmaml.tables.ordering import unordered_note
 from stmaml.tables.parts import check_has
 from stmaml.tables.reading import group_rows
-from stmaml.tables.schema import Schema
+from stmaml.tables.schema import Schema, table_keys
 
 MOST_ROWS = 300_000  # that members learn from: more of them, of the same groups' kind, tell hardly more
+MOST_WIDE = 4_000_000  # rows that a trained member draws tasks from
 FEWEST_KEPT = 30  # rows of a group in a large table: ten to label, as many to ask twice over
 MIN_GROUPS = 4  # with two rows or more: fewer tell nothing of how groups differ
 
@@ -41,7 +43,7 @@ class PoolTable:
     draw: Draw
     notes: tuple[str, ...]
     wide: Wide | None = None
-    """All groups of a table that stays on disk, of which those above are some."""
+    """All groups and rows of a large table, of which those above are some, to draw training tasks from."""
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -73,7 +75,23 @@ def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = 
     settings = replace(config, schema=schema.to_json())
     said = [_said(frame.height, table, groups.count, most), *notes, *_on_order(frame, table, schema)]
     few = caution(len(groups.names), schema.target.is_class)
-    return PoolTable(settings, schema, factors, groups.names, rows, everything, draw, tuple([*said, *few]))
+    wide = all_rows(everything, schema, table, groups.names) if frame.height < everything.height else None
+    return PoolTable(settings, schema, factors, groups.names, rows, everything, draw, tuple([*said, *few]), wide)
+
+
+def all_rows(frame: pl.DataFrame, schema: Schema, table: TableConfig, names: tuple[str, ...]) -> Wide | None:
+    """All rows of a table that is thinned for most members, for one that is trained on an accelerator: that reads them
+    all in time. None without one, or where they would fill the memory."""
+    if jax.default_backend() == "cpu" or frame.height > MOST_WIDE:
+        return None
+    groups = group_rows(table_keys(frame, table.task, table.missing))
+    some = frame[groups.order]
+    target = schema.target
+    place = {name: number for number, name in enumerate(names)}
+    sampled = np.array([place.get(name, -1) for name in groups.names])
+    mean, std = (0.0, 1.0) if target.is_class else (target.mean, target.std)
+    rows = InMemory(schema.encode(some, "the table", []).astype(np.float32), target.values(some, schema.missing))
+    return Wide(rows, np.cumsum(groups.count) - groups.count, groups.count, sampled, mean, std)
 
 
 def enough(frame: pl.DataFrame, keys: pl.Series, notes: list[str], *, thin: bool) -> tuple[pl.DataFrame, pl.Series]:

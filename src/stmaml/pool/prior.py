@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Shaped
 
+from stmaml.border.shapes import check_arrays
+from stmaml.errors import RunError
 from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks
 from stmaml.prior.learner import Learner, Memory
 from stmaml.prior.reading import (
     AT_ONCE,
     MOST_CLASSES,
+    MOST_COLUMNS,
     MOST_ROWS,
     Kept,
     Question,
@@ -31,6 +34,7 @@ NAME = "prior"
 TUNED = "tuned."
 MIN_GROUPS = 3
 KINDS = ("number", "flag", "wave")
+MOST_KEPT = 8 * MOST_ROWS  # in a file: three groups of any size are always kept
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ class Prior:
     def restore(self, state: Arrays) -> FittedPrior:
         """The rows back, with the package's weights or those that were trained further."""
         rows = state["x"], state["y"], state["group"]
-        kept = Kept(*rows, state["chosen"], state["kind"], int(state["classes"]))
+        kept = _checked(Kept(*rows, state["chosen"], state["kind"], int(state["classes"])))
         own = {name.removeprefix(TUNED): array for name, array in state.items() if name.startswith(TUNED)}
         learner = learner_of(own, "the member") if own else self._learner()
         return FittedPrior(kept, learner, room_for([kept]), bool(own))
@@ -143,6 +147,23 @@ class Prior:
 
     def _learner(self) -> Learner:
         return shipped_learner() if self.weights is None else load_weights(self.weights)
+
+
+def _checked(kept: Kept) -> Kept:
+    """Rows from a file, if there are a few of few groups, of known kinds and classes: memory goes by their number."""
+    check_arrays(kept)
+    bounds = {
+        "group": (kept.group, len(kept.group)),
+        "kind": (kept.kind, len(KINDS)),
+        "chosen": (kept.chosen, np.inf),
+        "y": (kept.y if kept.num_classes else np.zeros(0), kept.num_classes),
+    }
+    for name, (numbers, end) in bounds.items():
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < end:
+            raise RunError(f"'{name}' holds a number that cannot be")
+    if not 0 < len(kept.y) <= MOST_KEPT or kept.x.shape[1] > MOST_COLUMNS or not 0 <= kept.num_classes <= MOST_CLASSES:
+        raise RunError(f"{len(kept.y)} rows of {kept.x.shape[1]} columns and {kept.num_classes} classes")
+    return kept
 
 
 def _in_words(found: Tuned | None, steps: int) -> str:

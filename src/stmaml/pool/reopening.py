@@ -7,7 +7,7 @@ import polars as pl
 from jaxtyping import Float, Int
 
 from stmaml.pool.base import Draw, Forecast, GroupedRows, Tasks
-from stmaml.pool.crossfit import held_out_tasks
+from stmaml.pool.crossfit import folds_of, held_out_tasks
 from stmaml.pool.guarded import reading
 from stmaml.pool.opening import enough
 from stmaml.pool.pooling import Pooling
@@ -99,7 +99,7 @@ def _reopened(store: PoolRun, scored: Scored) -> Reopened | None:
     rows = grouped_rows(schema, factors, frame, group_places(groups, frame.height), notes=[])
     draw = Draw(pooling.counts[-1], ordered=config.table.order is not None, seed=store.run.config()["seed"])
     place = pooling.counts.index(scored.shots)
-    tasks = held_out_tasks(rows, draw, pooling.counts)[place]
+    tasks = held_out_tasks(rows, draw, pooling.counts, folds_of(groups.names))[place]
     kept = {name: store.said(name, len(pooling.counts)) for name in pooling.used()}
     said = {name: each[place] for name, each in kept.items() if each is not None}
     found = Reopened(groups.names, frame, schema, rows, pooling, tasks, said)

@@ -6,8 +6,8 @@ log-score, whose best weights the EM algorithm finds.
 
 Weights are pulled towards shares that fall with how clearly held-out groups show a member to be worse than the best: by
 a factor e for each standard error. What serves with five labelled rows is likely to serve with four or six, so
-neighbouring numbers of labelled rows have a say in each other's weights. Both rules, and their strengths, were chosen
-on development tables.
+neighbouring numbers of labelled rows have a say in each other's weights, and the less the more groups there are. Both
+rules, and their strengths, were chosen on development tables.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from stmaml.pool.mixture import distance
 
 SHRINKAGE = 1.0  # groups' worth of the pull, for each member
 REACH = 1.0  # how far numbers of labelled rows have a say in each other's weights, in places among those scored
+SAY = 20.0  # groups that have as much of a say as neighbouring numbers of labelled rows have at most
 ROUNDS = 400
 Weights = Float[np.ndarray, " k"]
 
@@ -68,15 +69,21 @@ def crps_costs(
 
 def learn_weights(costs: Sequence[Costs]) -> Float[np.ndarray, "c k"]:
     """The weights for each number of labelled rows, whose costs come in rising order of them."""
-    places = np.arange(len(costs))
-    near = np.exp(-0.5 * ((places[:, None] - places) / REACH) ** 2)
-    near /= near.sum(1, keepdims=True)
+    near = neighbours(np.array([len(one.own) for one in costs]))
     scale = np.array([max(float(one.own.mean()), 1e-12) for one in costs])  # each number of rows has the same say
     own = near @ np.stack([one.own.mean(0) / s for one, s in zip(costs, scale, strict=True)])
     apart = np.einsum("cd,dij->cij", near, [one.apart.mean(0) / s for one, s in zip(costs, scale, strict=True)])
     aim = np.stack([leading(one.own - np.einsum("gii->gi", one.apart) / 2) for one in costs])
     pull = SHRINKAGE * own.shape[1] / np.array([max(len(one.own), 1) for one in costs])
     return least_cost(own, apart, aim, pull)
+
+
+def neighbours(groups: Int[np.ndarray, " c"]) -> Float[np.ndarray, "c c"]:
+    """What each number of labelled rows has to say of the weights of each: of their own, the more the more groups."""
+    places = np.arange(len(groups))
+    near = np.exp(-0.5 * ((places[:, None] - places) / REACH) ** 2)
+    near *= np.where(np.eye(len(groups), dtype=bool), 1.0, (SAY / (SAY + groups))[:, None])
+    return near / near.sum(1, keepdims=True)
 
 
 def leading(alone: Float[np.ndarray, "g k"]) -> Weights:

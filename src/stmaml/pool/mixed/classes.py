@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks, fit_one_by_one
 from stmaml.pool.mixed.design import Design, Own, design_of
 from stmaml.pool.mixed.fit import Kind, Starts, chosen, labelled
-from stmaml.pool.mixed.odds import Odds, fit_odds, probabilities, seen
+from stmaml.pool.mixed.odds import Odds, fit_odds, level_probabilities, probabilities, seen
 from stmaml.pool.mixed.sums import thinned
 
 MOST_ROWS = 40_000
@@ -25,6 +25,8 @@ class FittedOdds:
     design: Design
     own: Own
     classes: tuple[Odds, ...]
+    exact: bool = False
+    """Levels alone differ between groups, and are integrated over."""
 
     def predict(self, tasks: Tasks) -> Forecast:
         """Probabilities of classes, averaged over what is unknown of each group."""
@@ -35,11 +37,11 @@ class FittedOdds:
         rows, asked = tasks.rows, tasks.asked
         told_view = seen(self.design, self.own, rows.x[support], rows.levels[support])
         view = seen(self.design, self.own, rows.x[asked], rows.levels[asked])
-        answers = []
+        answers, probable = [], level_probabilities if self.exact else probabilities
         with threadpool_limits(1, "blas"):
             for number, odds in self._numbered():
                 y = (rows.y[support] == number).astype(float)
-                answers.append(probabilities(odds, self.design, told_view, y, task_told, view, tasks.task))
+                answers.append(probable(odds, self.design, told_view, y, task_told, view, tasks.task))
         return _joined([mean for mean, _ in answers], [variance for _, variance in answers])
 
     def state(self) -> Arrays:
@@ -69,6 +71,8 @@ class MixedLogistic:
     """Logistic mixed models as a member of a pool."""
 
     name: str = "mixed-logistic"
+    plain: bool = False
+    """Straight lines, and groups that differ in level alone, whose integral is then taken in full."""
 
     def suits(self, rows: GroupedRows) -> bool:
         """A few classes, two of which occur, in two groups at least."""
@@ -87,20 +91,22 @@ class MixedLogistic:
         rows = rows if len(kept) == rows.num_groups else rows.of_groups(kept)
         numbers = (1,) if rows.num_classes == 2 else range(rows.num_classes)
         with threadpool_limits(1, "blas"):
-            design = design_of(rows, products=False, most_levels=200)
+            design = design_of(rows, products=False, curves=not self.plain, most_levels=200)
             own = self._own(rows, design)
-            fits = [fit_odds(rows, (rows.y == number).astype(float), design, own) for number in numbers]
-        return FittedOdds(design, own, tuple(fits))
+            targets = [(rows.y == number).astype(float) for number in numbers]
+            fits = [fit_odds(rows, target, design, own, exact=self.plain) for target in targets]
+        return FittedOdds(design, own, tuple(fits), self.plain)
 
     def restore(self, state: Arrays) -> Fitted:
         """What was fitted, back from its arrays."""
         own = Own(state["slopes"], int(state["full"]), state["curves"])
         parts = [state[name] for name in ("beta", "beta_covariance", "factor", "unseen")]
-        return FittedOdds(Design.restore(state), own, tuple(Odds(*part) for part in zip(*parts, strict=True)))
+        classes = tuple(Odds(*part) for part in zip(*parts, strict=True))
+        return FittedOdds(Design.restore(state), own, classes, self.plain)
 
     def _own(self, rows: GroupedRows, design: Design) -> Own:
         """Slopes that tell most in a linear model of the class numbers' most frequent class."""
-        if rows.num_groups < 20:
+        if self.plain or rows.num_groups < 20:
             return Own.nothing()
         common = np.bincount(rows.y.astype(int)).argmax()
         linear = GroupedRows(rows.x, (rows.y == common).astype(float), rows.group, rows.levels, rows.columns)

@@ -121,7 +121,12 @@ class Design:
 
 
 def design_of(
-    rows: GroupedRows, *, columns: bool = True, products: bool = True, most_levels: int = MOST_LEVELS
+    rows: GroupedRows,
+    *,
+    columns: bool = True,
+    products: bool = True,
+    curves: bool = True,
+    most_levels: int = MOST_LEVELS,
 ) -> Design:
     """The design that suits some rows; without columns, levels alone."""
     kept = _kept(rows.x, columns)
@@ -129,7 +134,7 @@ def design_of(
     live = spread > 1e-9 * (1.0 + np.abs(center))
     inverse = np.where(live, 1.0 / np.where(live, spread, 1.0), 0.0)
     scaled = (kept - center) * inverse
-    bends = _bends(scaled, [column.kind == "number" for column in rows.columns])
+    bends = _bends(scaled, [curves and column.kind == "number" for column in rows.columns])
     num = int(live.sum())
     ridged = num > 7 or 10 * num > rows.num_groups
     varies = varies_within(rows)

@@ -10,6 +10,7 @@ from scipy import special
 from stmaml.pool.base import Arrays, GroupedRows
 from stmaml.pool.mixed.covariance import Covariance
 from stmaml.pool.mixed.design import Design, Own
+from stmaml.pool.mixed.integrals import level_odds, refined
 from stmaml.pool.mixed.laplace import Logistic, Trials, fit_logistic, modes
 from stmaml.pool.mixed.sums import one_hot
 
@@ -58,8 +59,11 @@ def seen(design: Design, own: Own, x: Float[np.ndarray, "n d"], levels: Int[np.n
     return Seen(common, design.own(scaled, own), codes)
 
 
-def fit_odds(rows: GroupedRows, is_class: Float[np.ndarray, " n"], design: Design, own: Own) -> Odds:
-    """The model of one class; how much blocks of columns are shrunk is learnt from the rows (MacKay, 1992)."""
+def fit_odds(
+    rows: GroupedRows, is_class: Float[np.ndarray, " n"], design: Design, own: Own, *, exact: bool = False
+) -> Odds:
+    """The model of one class; how much blocks of columns are shrunk is learnt from the rows (MacKay, 1992). `exact`:
+    with levels of groups alone, their spread and the common effects are then those of the integral itself."""
     order = np.argsort(rows.group, kind="stable")
     view = seen(design, own, rows.x, rows.levels)
     trials = Trials(view.x[order], view.z[order], is_class[order], rows.group[order])
@@ -70,7 +74,8 @@ def fit_odds(rows: GroupedRows, is_class: Float[np.ndarray, " n"], design: Desig
         ridge = _updated(ridge, blocks, fitted)
         fitted = fit_logistic(trials, covariance, ridge, start=fitted)
     unseen = np.array([ridge[block[:1]].sum() for block in blocks[: len(design.levels.sizes)]])
-    return Odds(fitted.beta, fitted.beta_covariance, fitted.factor, 1.0 / np.sqrt(np.maximum(unseen, LOOSEST)))
+    beta, factor = refined(trials, ridge, fitted) if exact else (fitted.beta, fitted.factor)
+    return Odds(beta, fitted.beta_covariance, factor, 1.0 / np.sqrt(np.maximum(unseen, LOOSEST)))
 
 
 def _blocks(design: Design, width: int) -> list[Int[np.ndarray, " k"]]:
@@ -120,6 +125,23 @@ def probabilities(
         if index not in outer:
             variance += np.where(asked.codes[:, index] < 0, odds.unseen[index] ** 2, 0.0)
     return _averaged(mean, variance)
+
+
+def level_probabilities(
+    odds: Odds, design: Design, told: Seen, y: np.ndarray, task_told: np.ndarray, asked: Seen, task: np.ndarray
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """The same for a model whose groups have levels alone, averaged over all levels that a group may have."""
+    outer = design.levels.outer
+    spreads = [np.sqrt(odds.factor[0, 0] ** 2 + _unseen(odds, view, outer)) for view in (told, asked)]
+    known = ((asked.x @ odds.beta_covariance) * asked.x).sum(axis=1) + _unseen(odds, asked, ~outer)
+    trials = Trials(told.x, told.z, y, task_told)
+    offsets = told.x @ odds.beta, asked.x @ odds.beta
+    return level_odds(trials, offsets, (spreads[0], spreads[1]), task, known)
+
+
+def _unseen(odds: Odds, view: Seen, which: np.ndarray) -> np.ndarray:
+    """The variance that unseen levels of some further groupings add."""
+    return ((view.codes[:, which] < 0) * odds.unseen[which] ** 2).sum(axis=1)
 
 
 def _scaled(odds: Odds, view: Seen, outer: list[int]) -> np.ndarray:

@@ -1,0 +1,278 @@
+"""Rules of weighing members, tried in seconds on what members said once.
+
+    python studies/tables.py --open FOLDER                                  read the public tables
+    python studies/weighing.py keep FOLDER KEPT --kinds random first halved [--half development] [--jobs 8]
+    python studies/weighing.py score FOLDER KEPT --out FILE.jsonl           records as of `studies/tables.py --run`
+    python studies/weighing.py pack FOLDER KEPT --out FILE.npz              several in one file, in half precision
+    python studies/weighing.py unpack FOLDER KEPT --out FILE.npz
+
+`keep` fits all members to each of the five parts of `studies/tables.py` and keeps what they say of held-out groups and
+of those tested. `score` learns weights from the former and scores the latter, with the pool's rule. Labelled rows are
+random or the first ones; `halved`: the target of a table of numbers is whether it is above its median, which makes more
+tables to choose rules for classes on.
+"""
+
+import argparse
+import json
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stmaml.pool.averaging import whole_of
+from stmaml.pool.base import Draw, Forecast, Tasks
+from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, held_out_tasks, shot_counts
+from stmaml.pool.pooling import Pooling, learn_pooling
+from stmaml.pool.scoring import POOL, score_with
+from stmaml.tables.groups import usual_shots
+from tables import AVERAGED, SPLITS, Opened, Split, opened
+
+HALVED = "-halved"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One part of one table."""
+
+    path: Path
+    number: int
+    ordered: bool = False
+    halved: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its file, without the suffix."""
+        return f"{self.table}.{'first' if self.ordered else 'random'}.{self.number}"
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self.path.stem + (HALVED if self.halved else "")
+
+    def split(self) -> Split:
+        """Its groups."""
+        table = opened(self.path)
+        return Split.of(halved(table) if self.halved else table, self.number, ordered=self.ordered)
+
+
+def halved(table: Opened) -> Opened:
+    """Is the target above its median?"""
+    rows = table.rows
+    if rows.num_classes:
+        return table
+    y = (rows.y > np.median(rows.y)).astype(float)
+    return Opened(table.name + HALVED, replace(rows, y=y, num_classes=2), 1.0, table.has_order)
+
+
+def questions(split: Split, ordered: bool) -> tuple[Draw, np.ndarray, tuple[int, ...], list[Tasks]]:
+    """How tasks of the training part are drawn, its folds, its numbers of labelled rows, and its held-out tasks."""
+    train = split.train
+    draw = Draw(usual_shots(train.counts), ordered=ordered)
+    fold = np.random.default_rng(11).permutation(train.num_groups) % min(FOLDS, train.num_groups)
+    counts = shot_counts(draw.shots)
+    return draw, fold, counts, held_out_tasks(train, draw, counts)
+
+
+def keep(case: Case, folder: Path, names: tuple[str, ...]) -> str:
+    """Fits the members and writes what they say."""
+    from stmaml.compiled import remember_programs
+    from stmaml.pool.mixed.classes import MixedLogistic
+    from stmaml.pool.registry import members_named
+
+    remember_programs()
+    split, arrays = case.split(), dict[str, np.ndarray]()
+    draw, fold, counts, _ = questions(split, case.ordered)
+    begun = time.process_time()
+    candidates = [one for one in (MixedLogistic("mixed-levels", plain=True),) if one.suits(split.train) and not names]
+    for member in [*members_named(names, split.train), *candidates]:
+        start = time.process_time()
+        held, fitted = cross_fit([member], split.train, fold, draw, counts)
+        for one in held:
+            arrays |= _packed(f"held|{one.shots}|{member.name}", one.forecasts[member.name])
+        for shots, tasks in split.tests.items():
+            arrays |= _packed(f"test|{shots}|{member.name}", fitted[member.name].predict(tasks))
+            arrays |= _packed(f"alone|{shots}|{member.name}", whole_of(fitted[member.name]).predict(tasks))
+        arrays[f"seconds|{member.name}"] = np.array(time.process_time() - start)
+    part = folder / f"{case.name}.part"
+    with part.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
+    part.rename(folder / f"{case.name}.npz")
+    return f"{case.name} {time.process_time() - begun:.1f} s"
+
+
+def _packed(name: str, said: Forecast) -> dict[str, np.ndarray]:
+    """Means and variances; of two classes the second's probability."""
+    mean = said.mean[:, 1] if said.mean.ndim == 2 and said.mean.shape[1] == 2 else said.mean
+    return {f"{name}|mean": mean.astype(np.float32), f"{name}|variance": said.variance.astype(np.float32)}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What all members said of one part of a table."""
+
+    case: Case
+    table: Opened
+    held: list[HeldOut]
+    tests: dict[int, tuple[HeldOut, HeldOut]]
+    """By number of labelled rows: all fits of a member together, and the one to all groups."""
+    seconds: dict[str, float]
+
+    @staticmethod
+    def read(case: Case, folder: Path) -> "Known":
+        """From its file."""
+        with np.load(folder / f"{case.name}.npz") as file:
+            arrays = {name: file[name] for name in file.files}
+        split = case.split()
+        _, fold, counts, tasks = questions(split, case.ordered)
+        members = [name.split("|")[1] for name in arrays if name.startswith("seconds|")]
+        classes = split.train.num_classes
+
+        def said(kind: str, shots: int) -> dict[str, Forecast]:
+            return {m: _unpacked(arrays, f"{kind}|{shots}|{m}", classes) for m in members}
+
+        held = [HeldOut(s, one, said("held", s), fold[one.group]) for s, one in zip(counts, tasks, strict=True)]
+        tests = {}
+        for shots, one in split.tests.items():
+            none = np.zeros(len(one), dtype=int)
+            together, alone = (HeldOut(shots, one, said(kind, shots), none) for kind in ("test", "alone"))
+            tests[shots] = together, alone
+        seconds = {member: float(arrays[f"seconds|{member}"]) for member in members}
+        return Known(case, split.table, [one for one in held if len(one.tasks)], tests, seconds)
+
+    def pooling(self) -> Pooling:
+        """By the pool's own rule."""
+        return learn_pooling(self.held)
+
+    def records(self, pooling: Pooling) -> list[dict[str, Any]]:
+        """Scores as of `studies/tables.py`."""
+        found = []
+        about = {"table": self.case.table, "split": self.case.number, "ordered": self.case.ordered}
+        for shots, (together, alone) in self.tests.items():
+            several, single = (score_with(one, pooling, self.table.scale) for one in (together, alone))
+            rows = {POOL: several.rows[POOL]}
+            rows |= {f"{AVERAGED}{name}": scores for name, scores in several.rows.items() if name != POOL}
+            rows |= {name: scores for name, scores in single.rows.items() if name != POOL}
+            for row, scores in rows.items():
+                each = {name: np.round(values, 7).tolist() for name, values in scores.items()}
+                spent = self.seconds.get(row, sum(self.seconds.values()))
+                line = {"shots": shots, "row": row, "groups": several.groups.tolist(), "scores": each}
+                found.append({**about, **line, "seconds": round(spent, 2), "megabytes": 0})
+        return found
+
+
+def _unpacked(arrays: dict[str, np.ndarray], name: str, classes: int) -> Forecast:
+    mean, variance = (arrays[f"{name}|{part}"].astype(float) for part in ("mean", "variance"))
+    if classes == 2:
+        mean = np.stack([1.0 - mean, mean], axis=1)
+    return Forecast(mean, variance, np.zeros(len(variance)))
+
+
+def cases_of(folder: Path, half: str, tables: list[str], kinds: list[str]) -> list[Case]:
+    """All parts of all tables: every table's first part, then every table's second, whatever the kind."""
+    from public_tables import DEVELOPMENT, DEVELOPMENT_CLASSES
+
+    develop = {*DEVELOPMENT, *DEVELOPMENT_CLASSES}
+    found = []
+    for path in sorted(folder.glob("*.npz"), key=lambda path: -path.stat().st_size):  # the longest are begun first
+        table = opened(path)
+        if (half and (half == "development") != (path.stem in develop)) or (tables and path.stem not in tables):
+            continue
+        can = {"random": True, "first": table.has_order, "halved": not table.rows.num_classes}
+        found += [(path, kind) for kind in kinds if can[kind]]
+    return [Case(path, number, kind == "first", kind == "halved") for number in range(SPLITS) for path, kind in found]
+
+
+def keep_all(cases: list[Case], folder: Path, names: tuple[str, ...], jobs: int, minutes: float) -> None:
+    """What is not there yet, in several processes, until time is up; what is under way then is given up."""
+    folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60 * minutes
+    wanted = [case for case in cases if not (folder / f"{case.name}.npz").exists()]
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    futures = {pool.submit(keep, case, folder, names): case for case in wanted}
+    try:
+        for future in as_completed(futures, timeout=max(1.0, end - time.monotonic())):
+            try:
+                print(future.result(), flush=True)
+            except Exception as error:  # one that fails must not stop a study of hours
+                print(f"{futures[future].name}: {type(error).__name__}: {error}", flush=True)
+    except TimeoutError:
+        print(f"time is up: {sum(one.done() for one in futures)} of {len(futures)} done", flush=True)
+        workers = list((pool._processes or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        for one in workers:
+            one.terminate()
+
+
+def score(cases: list[Case], folder: Path, out: Path) -> None:
+    """Records of all that is there."""
+    with out.open("w") as file:
+        for case in cases:
+            if (folder / f"{case.name}.npz").exists():
+                known = Known.read(case, folder)
+                file.write("".join(json.dumps(record) + "\n" for record in known.records(known.pooling())))
+                print(case.name, flush=True)
+
+
+def pack(cases: list[Case], folder: Path, out: Path) -> None:
+    """One file of all that is there."""
+    found = {}
+    for case in cases:
+        if (path := folder / f"{case.name}.npz").exists():
+            with np.load(path) as file:
+                found |= {f"{case.name}|{name}": _small(name, file[name]) for name in file.files}
+    with out.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **found)
+    print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB of {len(cases)} cases at most")
+
+
+def _small(name: str, values: np.ndarray) -> np.ndarray:
+    if name.startswith("seconds"):
+        return values
+    return (np.log(np.maximum(values, 1e-30)) if name.endswith("variance") else values).astype(np.float16)
+
+
+def unpack(folder: Path, packed: Path) -> None:
+    """A file for each case again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cases: dict[str, dict[str, np.ndarray]] = {}
+    with np.load(packed) as file:
+        for whole in file.files:
+            case, name = whole.split("|", 1)
+            values = file[whole].astype(np.float32)
+            cases.setdefault(case, {})[name] = np.exp(values) if name.endswith("variance") else values
+    for case, arrays in cases.items():
+        with (folder / f"{case}.npz").open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+    print(f"{len(cases)} cases")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("keep", "score", "pack", "unpack"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("kept", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--half", choices=("", "development", "reporting"), default="")
+    parser.add_argument("--kinds", nargs="*", choices=("random", "first", "halved"), default=["random"])
+    parser.add_argument("--tables", nargs="*", default=[])
+    parser.add_argument("--members", nargs="*", default=[])
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=1e6)
+    flags = parser.parse_args()
+    cases = cases_of(flags.folder, flags.half, flags.tables, flags.kinds)
+    if flags.what == "keep":
+        keep_all(cases, flags.kept, tuple(flags.members), flags.jobs, flags.minutes)
+    elif flags.what == "score":
+        score(cases, flags.kept, flags.out)
+    elif flags.what == "pack":
+        pack(cases, flags.kept, flags.out)
+    else:
+        unpack(flags.kept, flags.out)
+
+
+if __name__ == "__main__":
+    main()
