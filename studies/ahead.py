@@ -51,12 +51,19 @@ class Programs:
             self.ready[name] = self._read(name) or self._compile(name, flat, leaves)
         return self.ready[name](*leaves)
 
+    def prepared(self, name: str, function: Callable[..., Any], like: tuple) -> Callable[..., Any]:
+        """The program of `function`, called `name`, whose arguments are trees of arrays alone."""
+        leaves, flat = _flat(function, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like))
+        program = self._read(name) or self._compile(name, flat, leaves)
+        return lambda *args: program(*jax.tree.leaves(args))
+
     def ahead(self, name: str, function: Callable[..., Any], *args: Any) -> None:
         """Compiles for TARGET, unless that is done."""
         assert self.folder is not None
         if _path(self.folder, name, "gpu").exists():
             return
         leaves, flat = _flat(function, args)
+        assert leaves, "shapes alone say nothing of what is an array"
         there = jax.sharding.SingleDeviceSharding(_target())
         like = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there) for leaf in leaves]
         began = time.time()

@@ -6,10 +6,11 @@
 `make bench` runs the part of the device at hand and writes the page, with the parts that are kept in docs/bench/ of
 others. Sections: `training` is second-order MAML on a 2-40-40-1 network beside other libraries; `images` is the same
 with four convolutional blocks; `recipes` has ST-MAML's own settings and every method's; `use` is what a trained learner
-costs; `growth` is how the cost of a step grows; `memory` is what a process holds at most; `start` is how long commands
-take to begin; `tables` has `fit` and `predict` beside what else one would take. Contenders take turns; one that is not
-installed is named and left out. All libraries have as many threads as there are cores, but for torch on the small
-network, which is faster with one. What is measured is written as it comes, so that a run that is cut off keeps it.
+costs; `adapting` is a new task, beside other libraries; `growth` is how the cost of a step grows; `memory` is what a
+process holds at most; `start` is how long commands take to begin; `tables` has `fit` and `predict` beside what else one
+would take. Contenders take turns; one that is not installed is named and left out. All libraries have as many threads
+as there are cores, but for torch on the small network, which is faster with one. What is measured is written as it
+comes, so that a run that is cut off keeps it.
 """
 
 import argparse
@@ -22,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from adapting import run_adapting
 from bench_commands import run_memory, run_start, run_tables
 from bench_learners import run_growth, run_recipes, run_use
-from bench_page import write_page
 from kernels import profile
 from libraries import installed
 from picture_tasks import CONV_SIZES
@@ -36,8 +37,8 @@ KEPT = Path(__file__).parent.parent / "docs" / "bench"
 PAGE = KEPT.parent / "performance.md"
 OTHERS = ("torch", "torchopt", "learn2learn", "jax_meta", "lightgbm", "gpboost", "statsmodels")
 SECTIONS = {
-    "cpu": ("training", "images", "recipes", "use", "growth", "memory", "start", "tables"),
-    "gpu": ("images", "training", "use", "recipes", "growth"),
+    "cpu": ("training", "images", "recipes", "use", "adapting", "growth", "memory", "start", "tables"),
+    "gpu": ("images", "training", "use", "adapting", "recipes", "growth"),
 }
 LARGE_BATCH, BATCH, SMALL_BATCH = 64, 32, 4
 """Tasks in a step of images: on a GPU, two sizes, and on a CPU."""
@@ -79,6 +80,7 @@ RUNS: dict[str, Callable[[argparse.Namespace], Found]] = {
     "images": run_images,
     "recipes": run_recipes,
     "use": run_use,
+    "adapting": run_adapting,
     "growth": run_growth,
     "memory": run_memory,
     "start": run_start,
@@ -105,6 +107,8 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     options = parse()
     if options.page is not None:
+        from bench_page import write_page  # matplotlib comes with it
+
         write_page(options.page or sorted(KEPT.glob("*.json")), PAGE)
         return
     left_out = [name for name in OTHERS if not installed(name)]

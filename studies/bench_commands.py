@@ -31,15 +31,15 @@ def run_start(options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
-        for name, command in _commands(room, 500 if options.tiny else 2_000).items():
-            turns = [_run(_stmaml(command), room / "cache") for _ in range(2 if options.tiny else 3)]
+        for name, (command, run) in _commands(room, 500 if options.tiny else 2_000).items():
+            turns = [_run(_stmaml(command), room / "cache", run) for _ in range(2 if options.tiny else 3)]
             again = min(turns[1:], key=lambda turn: turn["seconds"])
             found.append({"name": name, "first": turns[0], "again": again})
             yield found
 
 
-def _commands(room: Path, rows: int) -> dict[str, list[str] | None]:
-    """Short commands, in an order in which each finds what it needs."""
+def _commands(room: Path, rows: int) -> dict[str, tuple[list[str] | None, Path | None]]:
+    """Short commands, in an order in which each finds what it needs; with the run whose first step is waited for."""
     table, asked, known = write_table(room, rows)
     asked = asked.drop("truth")
     asked.head(10).write_csv(room / "ten.csv")
@@ -48,15 +48,17 @@ def _commands(room: Path, rows: int) -> dict[str, list[str] | None]:
     step = ["--method", "st-maml", "--steps", "1", "--force"]
     fit = ["fit", str(table), "--task", "group", "--target", "y", "--run"]
 
-    def predict(run: str, rows: str) -> list[str]:
+    def predict(run: str, rows: str) -> tuple[list[str], None]:
         paths = (str(room / name) for name in (run, f"{rows}.csv", "known.csv", "out.csv"))
-        return [word for pair in zip(("predict", "--query", "--support", "--out"), paths, strict=True) for word in pair]
+        pairs = zip(("predict", "--query", "--support", "--out"), paths, strict=True)
+        return [word for pair in pairs for word in pair], None
 
+    train = ["train", "regression2d", *step, "--run", str(room / "run")]
     return {
-        "import": None,
-        "train to the end of its first step": ["train", "regression2d", *step, "--run", str(room / "run")],
-        "fit of one method to the end of its first step": [*fit, str(room / "fit"), *step],
-        "fit of the usual pool, all of it": [*fit, str(room / "pool"), "--force"],
+        "import": (None, None),
+        "train of one step": (train, room / "run"),
+        "fit of one method and one step": ([*fit, str(room / "fit"), *step], room / "fit"),
+        "fit of the usual pool": ([*fit, str(room / "pool"), "--force"], None),
         "predict of one method, ten rows": predict("fit", "ten"),
         "predict of one method, one group": predict("fit", "one"),
         "predict of the pool, ten rows": predict("pool", "ten"),
@@ -149,18 +151,33 @@ def _rival(name: str, room: Path) -> dict[str, Any]:
     return {"fit": fitted, "predict": asked, "error": answer.get("error", float("nan"))}
 
 
-def _run(command: list[str], cache: Path | None) -> dict[str, Any]:
-    """Seconds by the clock, of processors, and the most memory of a command."""
-    environment = os.environ | ({"STMAML_CACHE": str(cache)} if cache else {})
+def _run(command: list[str], cache: Path | None, run: Path | None = None) -> dict[str, Any]:
+    """Seconds by the clock, of processors, and the most memory of a command; and seconds to the first step of a run."""
+    environment, step = os.environ | ({"STMAML_CACHE": str(cache)} if cache else {}), {}
+    if run is not None:
+        (run / "log.jsonl").unlink(missing_ok=True)
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+        if run is not None:
+            step = _first_step(run / "log.jsonl", process.pid, start)
         _, status, used = os.wait4(process.pid, 0)
         seconds, _ = time.perf_counter() - start, out.seek(0)
         text = out.read()[-400:]
     code = os.waitstatus_to_exitcode(status)
     processor, memory = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9
-    return {"seconds": seconds, "processor_s": processor, "memory_gb": memory, "code": code, "out": text}
+    return {"seconds": seconds, "processor_s": processor, "memory_gb": memory, "code": code, "out": text, **step}
+
+
+def _first_step(log: Path, pid: int, start: float) -> dict[str, float]:
+    """When a process has written that it took a step, and of processors till then; nothing where it ends without."""
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if log.exists() and '"loss"' in log.read_text():
+            ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            used = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+            return {"step_s": time.perf_counter() - start, "step_processor_s": used}
+        time.sleep(0.02)
+    return {}
 
 
 def write_table(room: Path, rows: int) -> tuple[Path, pl.DataFrame, pl.DataFrame]:

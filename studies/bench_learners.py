@@ -29,7 +29,7 @@ from stmaml.nets.conv import Conv
 from stmaml.recipes import presets, recipe
 from stmaml.training import TrainConfig
 
-OWN = "st-maml"
+OWN, CLASSES_ONLY = "st-maml", "protonet"
 GROWTH = {
     "tasks": (5, 10, 25, 50, 100),
     "inner steps": (1, 2, 5, 10, 20),
@@ -45,7 +45,7 @@ def run_recipes(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Steps a second: ST-MAML's presets, on a CPU every method's first one too; and ST-MAML's completion of images."""
     names = [("maml", ""), *((OWN, preset) for preset in presets("regression2d", OWN))]
     if jax.default_backend() == "cpu":
-        names += [(name, "") for name in sorted(METHODS) if name not in ("maml", OWN)]
+        names += [(name, "") for name in sorted(METHODS) if name not in ("maml", OWN, CLASSES_ONLY)]
     contenders = [recipe_contender(*name) for name in (names[:2] if options.tiny else names)]
     warm_up_together(contenders, options.at_once)
     timing = {"seconds": options.seconds / 2, "repeats": min(options.repeats, 3)}

@@ -129,6 +129,23 @@ def use(rows: list[dict[str, Any]]) -> str:
     return table(head, cells)
 
 
+def adapting(found: dict[str, list[dict[str, Any]]]) -> str:
+    cells = [
+        [
+            row["name"],
+            case,
+            f"{number(row['ms_per_step'] / row['tasks'])}",
+            number(row["ratio"]),
+            number(row["processor_ms"] / row["tasks"]),
+            number(row["compile_s"]),
+        ]
+        for case, rows in found.items()
+        for row in rows
+    ]
+    head = ["", "tasks at once", "ms a task", "speed over stmaml's", "processor ms a task", "first call, s"]
+    return table(head, cells)
+
+
 def memory(rows: list[dict[str, Any]]) -> str:
     return table(["", "largest memory of the process, GB"], [[row["name"], number(row["memory_gb"])] for row in rows])
 
@@ -148,11 +165,14 @@ def power(pairs: list[list[float]]) -> float:
 
 
 def start(rows: list[dict[str, Any]]) -> str:
+    units = ("seconds", "processor_s", "step_s")
     cells = [
-        [row["name"], *(number(row[turn][unit]) for turn in ("first", "again") for unit in ("seconds", "processor_s"))]
-        for row in rows
+        [row["name"], *(number(row[turn].get(unit)) for turn in ("first", "again") for unit in units)] for row in rows
     ]
-    return table(["", "first start, s", "of processors", "second start, s", "of processors"], cells)
+    head = [
+        word for turn in ("first", "second") for word in (f"{turn} start, s", "of processors", "to the first step, s")
+    ]
+    return table(["", *head], cells)
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
@@ -173,6 +193,7 @@ SECTIONS = (
     ("Images", "images", images),
     ("Recipes", "recipes", recipes),
     ("A trained learner", "use", use),
+    ("A new task", "adapting", adapting),
     ("Memory of training", "memory", memory),
     ("Starting", "start", start),
     ("Tables", "tables", tables),

@@ -2,6 +2,7 @@
 
 python studies/devices.py [--device gpu] [--jobs 14] [--minutes 4] [--recipes regression2d weather/maml] [--out FILE]
 python studies/devices.py --device cpu --kept FOLDER   # the CPU's numbers alone, to be read with --kept elsewhere
+python studies/devices.py --ahead --programs FOLDER    # the GPU's programs, on a machine without one (ahead.py)
 
 Every recipe starts from the same weights, made on the CPU, and sees the same 25, 100 and 300 tasks of random numbers
 (pictures: 4, 8 and 16 tasks of 28 x 28 pixels), a part of them at a time. `exact` has all products in single precision
@@ -11,7 +12,8 @@ numbers. Of long gradients, 4,096 sums of their numbers with random signs are co
 theirs to a few percent. Processes share the recipes; a program is compiled once for each recipe, device and kind.
 
 Compiling for a GPU takes most of the time. These make it shorter, and the programs slower:
-XLA_FLAGS="--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_llvm_disable_expensive_passes=true"."""
+XLA_FLAGS="--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_llvm_disable_expensive_passes=true
+--xla_gpu_disable_gpuasm_optimizations=true"."""
 
 import argparse
 import json
@@ -26,6 +28,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from ahead import Programs
 from shares import Share, add_flags, share_of, spread
 
 from stmaml.border.arrays import pack_arrays
@@ -117,22 +120,47 @@ class Learner:
             make = eqx.filter_jit(lambda key: build_learner(method, spec, modelling, key=key, scaling=scaling))
             return make(jr.key(0))
 
-    def program(self, device: jax.Device) -> Callable[[Task, Any], Result]:
-        """The mean loss of some tasks on a device, and its gradient as one long vector."""
-        learner = eqx.filter_shard(self.build(), jax.sharding.SingleDeviceSharding(device))
+    @property
+    def name(self) -> str:
+        """Of its program in a folder of them."""
+        return "-".join([*self.recipe, "exact" if self.exact else "usual"])
 
-        @eqx.filter_jit
-        @eqx.filter_value_and_grad
-        def mean_loss(learner: Any, tasks: Task, keys: Any) -> Any:
-            return jax.vmap(lambda task, key: learner.loss(task, key=key)[0])(tasks, keys).mean()
+    def program(self, device: jax.Device, programs: Programs | None = None) -> Callable[[Task, Any], Result]:
+        """The mean loss of some tasks on a device, and its gradient as one long vector; read from a folder of programs
+        if it is there."""
+        learner = eqx.filter_shard(self.build(), jax.sharding.SingleDeviceSharding(device))
+        compiled = eqx.filter_jit(mean_loss)
 
         def run(tasks: Task, keys: Any) -> Result:
-            with jax.default_matmul_precision("highest" if self.exact else None):
-                loss, gradient = mean_loss(learner, *jax.device_put((tasks, keys), device))
-            leaves = [np.asarray(leaf.astype(jnp.float32)).ravel() for leaf in jax.tree.leaves(gradient)]
+            args = (learner, *jax.device_put((tasks, keys), device))
+            with self.precision:
+                loss, gradient = compiled(*args) if programs is None else programs(self.name, mean_loss, *args)
+            leaves = [np.asarray(leaf.astype(jnp.float32)).ravel() for leaf in gradient]
             return float(loss), summed(np.concatenate(leaves).astype(float))
 
         return run
+
+    def compile_ahead(self, programs: Programs) -> None:
+        """Puts the program for the GPU of `ahead.TARGET` into the folder."""
+        spec, count = spec_of(RECIPES[self.recipe]), counts_of(self.recipe)[0]
+        with self.precision:
+            programs.ahead(self.name, mean_loss, self.build(), batch_of(spec, count).tasks, jr.split(jr.key(1), count))
+
+    @property
+    def precision(self) -> Any:
+        """That of products, inside a block."""
+        return jax.default_matmul_precision("highest" if self.exact else None)
+
+
+def mean_loss(learner: Any, tasks: Task, keys: Any) -> tuple[Any, list[Any]]:
+    """The mean loss of tasks, and the arrays of its gradient."""
+
+    @eqx.filter_value_and_grad
+    def mean(learner: Any) -> Any:
+        return jax.vmap(lambda task, key: learner.loss(task, key=key)[0])(tasks, keys).mean()
+
+    loss, gradient = mean(learner)
+    return loss, jax.tree.leaves(gradient)
 
 
 def summed(vector: np.ndarray) -> np.ndarray:
@@ -177,10 +205,12 @@ def on_cpu(recipe: Recipe, kept: Path | None) -> dict[int, Result]:
 
 
 def compared(
-    recipe: Recipe, exact: bool, want: dict[int, Result], device: jax.Device, most: int | None
+    recipe: Recipe, exact: bool, want: dict[int, Result], device: jax.Device, flags: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """A row for each number of tasks: how far the device's numbers are from those wanted."""
-    got = results(Learner(recipe, exact).program(device), spec_of(RECIPES[recipe]), counts_of(recipe), most)
+    programs = None if flags.programs is None else Programs(flags.programs)
+    run = Learner(recipe, exact).program(device, programs)
+    got = results(run, spec_of(RECIPES[recipe]), counts_of(recipe), flags.most)
     for count in got:
         pairs = zip(want[count], got[count], strict=True)
         gaps = dict(zip(("loss", "gradient"), (gap(*pair) for pair in pairs), strict=True))
@@ -215,19 +245,23 @@ def table_of(rows: list[dict[str, Any]]) -> str:
 def work(recipes: list[Recipe], share: Share, flags: argparse.Namespace, done: set[tuple[str, bool]]) -> None:
     """What nobody has taken yet, a line for each row: exact numbers of all recipes first. On a CPU there is nothing to
     compare: its numbers are kept."""
-    platform = flags.device
+    platform = "cpu" if flags.ahead else flags.device
     device = jax.devices(platform)[0]
-    for exact in (True,) if platform == "cpu" else (True, False):
+    for exact in (True,) if flags.device == "cpu" else (True, False):
         for recipe in recipes:
             name = "/".join(recipe)
             if (name, exact) in done or share.over or not share.takes(f"{name}-{exact}"):
                 continue
             began = time.monotonic()
+            if flags.ahead:
+                Learner(recipe, exact).compile_ahead(Programs(flags.programs))
+                share.tell({"recipe": name, "exact": exact, "seconds": round(time.monotonic() - began, 1)})
+                continue
             want, had = on_cpu(recipe, flags.kept), time.monotonic()
             if platform == "cpu":
                 share.tell({"recipe": name, "seconds": round(had - began, 1)})
                 continue
-            for row in compared(recipe, exact, want, device, flags.most):
+            for row in compared(recipe, exact, want, device, flags):
                 share.tell({**row, "cpu_seconds": round(had - began, 1), "seconds": round(time.monotonic() - had, 1)})
             jax.clear_caches()
 
@@ -242,6 +276,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file for the gaps")
     parser.add_argument("--most", type=int, help="tasks at most on the device, where fewer will do")
     parser.add_argument("--kept", type=Path, help="folder of the CPU's numbers, filled where they are missing")
+    parser.add_argument(
+        "--programs", type=Path, help="folder of programs for the device, filled where they are missing"
+    )
+    parser.add_argument("--ahead", action="store_true", help="only fill --programs, for a GPU that is not there")
     parser.add_argument("--again", type=Path, help="gaps of an earlier call, to go on with those that are missing")
     add_flags(parser)
     flags = parser.parse_args()
@@ -256,15 +294,15 @@ def main() -> None:
     words = ["devices.py", "--device", flags.device, "--recipes", *("/".join(one) for one in recipes)]
     words += [
         word
-        for name in ("kept", "again", "most")
+        for name in ("kept", "again", "most", "programs")
         if (path := getattr(flags, name))
         for word in (f"--{name}", str(path))
     ]
-    found = spread(words, flags.jobs, flags.minutes)
+    found = spread([*words, *["--ahead"] * flags.ahead], flags.jobs, flags.minutes)
     rows = [*before, *found.records]
     if flags.out is not None:
         flags.out.write_text(json.dumps({"rows": rows, "broken": found.broken}, indent=1))
-    if flags.device != "cpu":
+    if flags.device != "cpu" and not flags.ahead:
         print(table_of(rows))
     for one in found.broken:
         print(f"process {one['share']} ended with {one['exit']}: {one['said'][-600:]}")

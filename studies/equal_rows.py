@@ -1,12 +1,13 @@
 """The table of 2D regression on equal terms: one search for every row, then training and scores on both ranges.
 
     python studies/equal_rows.py ahead FOLDER ROW ... --programs PROGRAMS       compiles for a GPU that is not here
-    python studies/equal_rows.py ahead-scores FOLDER ROW ... --programs PROGRAMS    and what scores, after the search
+    python studies/equal_rows.py ahead-train FOLDER ROW ... --programs PROGRAMS     what trains and scores, after it
     python studies/equal_rows.py check FOLDER ROW --programs PROGRAMS           fails where such a program does not run
     python studies/equal_rows.py search FOLDER ROW ... [--until UNIX_SECONDS]   FOLDER/search/ROW/search.json
     python studies/equal_rows.py train FOLDER ROW ... [--tasks 5000000]         FOLDER/states, FOLDER/rows/ROW.json
 
-All stages go on where they were stopped. Several processes may share a FOLDER: each takes the next row that nobody has.
+What is trained is what a search in FOLDER chose, or else what the package has from one. All stages go on where they
+were stopped. Several processes may share a FOLDER: each takes the next row that nobody has.
 A row trains six learners side by side: in the search three trials on both ranges of inputs, then three seeds on both,
 with the very same compiled program, in which rates and weights are numbers."""
 
@@ -15,7 +16,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ import jax.random as jr
 import numpy as np
 from ahead import Programs
 from clock import falling, parameters
+from resumed import OutOfTime, claimed, files_of, keep, kept
 
 from stmaml.benchmarks.base import SEARCH_SEED, TEST_SEED, Benchmark
 from stmaml.benchmarks.regression2d import RANGES
@@ -38,6 +40,7 @@ from stmaml.methods.wrapper import method_of, with_inner
 from stmaml.metrics import of_each_task, summarise_crossed
 from stmaml.recipes import Experiment
 from stmaml.recipes.base import with_changes
+from stmaml.recipes.rows import chosen
 from stmaml.run_files import read_json
 from stmaml.search.grid import INNER_STEPS, OUTER_LR, TEST_FACTORS, TEST_STEPS, Trial, draw_trials
 from stmaml.search.halving import FILE, Search, best_of, joint
@@ -54,10 +57,6 @@ SAVED_EVERY = 45  # seconds
 FEW = 120_000  # weights of a learner that is kept
 DRAWS = (20, 1)
 TOLD = ("mse", "mse_clean", "nll", "crps", "coverage90")
-
-
-class OutOfTime(Exception):
-    """The time that was given is up; what is done is kept."""
 
 
 @dataclass
@@ -206,7 +205,7 @@ def _learners(states: State) -> list[Varied]:
 def train_row(row: Row, folder: Path, chosen: dict[str, Any], tasks: int) -> None:
     """SEEDS learners of the chosen settings on each range, kept in `folder` from time to time and at the end."""
     lanes = row.chosen(chosen)
-    states, done, before = _kept(lanes.states, row.name, folder)
+    states, done, before = kept(lanes.states, row.name, folder)
     began, saved, first = time.time(), time.time(), done
     steps = -(-tasks // lanes.config.tasks_per_batch)
 
@@ -221,43 +220,20 @@ def train_row(row: Row, folder: Path, chosen: dict[str, Any], tasks: int) -> Non
             saved = time.time()
             pace = (step - first) * lanes.config.tasks_per_batch * len(lanes.rates) / (saved - began)
             print(f"{row.name}: step {step} of {steps}, {pace:,.0f} tasks/s", flush=True)
-            _keep(states, row.name, folder, step, seconds())
+            keep(states, row.name, folder, step, seconds())
 
     latest = {"states": states, "step": done}
     try:
         latest = {"states": row.taken(replace(lanes, states=states), steps, done, look), "step": steps}
     finally:
         if latest["step"] > done:
-            _keep(latest["states"], row.name, folder, latest["step"], seconds())
-
-
-def _keep(states: State, row: str, folder: Path, step: int, seconds: float) -> None:
-    """The states and, in the name of the file, how far they are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{row}.part"
-    eqx.tree_serialise_leaves(part, states)
-    for old in _found(row, folder):
-        old.unlink()
-    part.replace(folder / f"{row}@{step}@{seconds:.0f}.eqx")
-
-
-def _found(row: str, folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"{row}@*.eqx"), key=lambda path: int(path.name.split("@")[1]))
-
-
-def _kept(states: State, row: str, folder: Path) -> tuple[State, int, float]:
-    """The states that were kept last, their steps and seconds; else those given."""
-    found = _found(row, folder)
-    if not found:
-        return states, 0, 0.0
-    _, step, seconds = found[-1].name.removesuffix(".eqx").split("@")
-    return eqx.tree_deserialise_leaves(found[-1], states), int(step), float(seconds)
+            keep(latest["states"], row.name, folder, latest["step"], seconds())
 
 
 def score_row(row: Row, folder: Path, chosen: dict[str, Any], test_tasks: int) -> dict[str, Any]:
     """Scores of all learners of a row on the test tasks, with intervals over seeds and tasks."""
     lanes = row.chosen(chosen)
-    states, step, seconds = _kept(lanes.states, row.name, folder)
+    states, step, seconds = kept(lanes.states, row.name, folder)
     learners = _learners(states)
     steps = _test_steps(chosen)
     about = {"row": row.name, "seeds": SEEDS, "trained_on": step * lanes.config.tasks_per_batch, "seconds": seconds}
@@ -279,11 +255,11 @@ def _test_steps(chosen: dict[str, Any]) -> int | None:
 def keep_weights(row: Row, chosen: dict[str, Any], folder: Path) -> None:
     """The weights of seed 0, where they are few, in place of all states."""
     lanes = row.chosen(chosen)
-    learners = _learners(_kept(lanes.states, row.name, folder / "states")[0])
+    learners = _learners(kept(lanes.states, row.name, folder / "states")[0])
     if parameters(learners[0]) <= FEW:
         (folder / "weights").mkdir(exist_ok=True)
         eqx.tree_serialise_leaves(folder / "weights" / f"{row.name}.eqx", learners[: len(RANGES)])
-    for path in _found(row.name, folder / "states"):
+    for path in files_of(row.name, folder / "states"):
         path.unlink()
 
 
@@ -333,10 +309,17 @@ def compile_search(row: Row) -> None:
     row.programs.ahead(name, score, _learners(found[0].states)[0], *_batch(tasks))
 
 
-def compile_scores(row: Row, folder: Path) -> None:
-    """The programs that score what a search in `folder` chose."""
-    chosen = read_json(folder / "search" / row.name / FILE)["chosen"]
-    learner, steps = _learners(row.chosen(chosen).states)[0], _test_steps(chosen)
+def already_chosen(row: str, folder: Path) -> dict[str, Any]:
+    """What a search in `folder` chose for a row, or else what the package has from one."""
+    path = folder / "search" / row / FILE
+    return read_json(path)["chosen"] if path.exists() else chosen("regression2d")[row]
+
+
+def compile_train(row: Row, found: dict[str, Any]) -> None:
+    """The programs that train and score what a search chose."""
+    lanes = row.chosen(found)
+    row.programs.ahead(lanes.name, lanes.program(), *lanes.inputs(lanes.states, 0))
+    learner, steps = _learners(lanes.states)[0], _test_steps(found)
     (tasks,) = row.opened[0].test_set(AT_ONCE).chunks(AT_ONCE)
     for draws in DRAWS if _draws(learner) else DRAWS[:1]:
         name = f"{row.name}-score-{steps}-{draws}"
@@ -355,32 +338,22 @@ def check(row: Row) -> None:
         print(f"{lanes.name}: {CHUNK} steps in {time.time() - began:.3f} s, loss {loss:.4f}", flush=True)
 
 
-def claimed(rows: Sequence[str], folder: Path) -> Iterator[str]:
-    """Rows that no other process has taken, one after the other."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for row in rows:
-        try:
-            (folder / row).mkdir()
-        except FileExistsError:
-            continue
-        yield row
-
-
 def work(row: Row, flags: Any) -> None:
     """One stage for one row."""
     if flags.stage == "ahead":
         return compile_search(row)
-    if flags.stage == "ahead-scores":
-        return compile_scores(row, flags.folder)
+    if flags.stage == "ahead-train":
+        return compile_train(row, already_chosen(row.name, flags.folder))
     if flags.stage == "check":
         return check(row)
     path = flags.folder / "rows" / f"{row.name}.json"
     if path.exists():
         return None
-    found = search_row(row, flags.folder / "search" / row.name)["chosen"]
-    print(f"{row.name}: chosen {json.dumps(found)}", flush=True)
     if flags.stage == "search":
+        found = search_row(row, flags.folder / "search" / row.name)["chosen"]
+        print(f"{row.name}: chosen {json.dumps(found)}", flush=True)
         return None
+    found = already_chosen(row.name, flags.folder)
     train_row(row, flags.folder / "states", found, flags.tasks)
     told = score_row(row, flags.folder / "states", found, flags.test_tasks)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -413,7 +386,7 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["ahead", "ahead-scores", "check", "search", "train"])
+    parser.add_argument("stage", choices=["ahead", "ahead-train", "check", "search", "train"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("rows", nargs="+")
     parser.add_argument("--programs", type=Path, help="folder of compiled programs")

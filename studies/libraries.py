@@ -8,7 +8,7 @@ errors of classes alone, so that its loss is replaced."""
 
 import importlib.util
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,9 +26,10 @@ def installed(name: str) -> bool:
 
 
 def mlp_makers(
-    inner_steps: int, weights: list, batches: tuple, *, inner_lr: float, outer_lr: float
+    inner_steps: int, weights: list, batches: tuple, *, inner_lr: float, outer_lr: float | None
 ) -> Iterator[tuple[str, Maker]]:
-    """Names, and what makes the call that takes one step and gives its loss."""
+    """Names, and what makes the call that takes one step and gives its loss; without an outer rate it adapts to the
+    tasks, gives the error of their queries, and learns nothing."""
     given = (inner_steps, weights, batches, inner_lr, outer_lr)
     if installed("torch"):
         yield "torch, loop over tasks", partial(_torch, *given, mapped=False)
@@ -63,7 +64,7 @@ def _error(weights: list, x: Any, y: Any) -> Any:
 
 
 def _torch(
-    inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float, *, mapped: bool
+    inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float | None, *, mapped: bool
 ) -> Advance:
     """A loop over tasks, which is what torch libraries do inside, or a vectorising map over them."""
     import torch
@@ -71,30 +72,43 @@ def _torch(
     torch.set_num_threads(1)
     stream = _batches(batches)
     own = [torch.tensor(array, device=on_torch()).requires_grad_() for pair in weights for array in pair]
-    optimizer = torch.optim.Adam(own, lr=outer_lr)
+    learn = _learning(own, outer_lr)
 
     def task_loss(weights: list, xs: Any, ys: Any, xq: Any, yq: Any) -> Any:
         for _ in range(inner_steps):
             if mapped:
                 grads = torch.func.grad(_error)(weights, xs, ys)
             else:
-                grads = torch.autograd.grad(_error(weights, xs, ys), weights, create_graph=True)
+                grads = torch.autograd.grad(_error(weights, xs, ys), weights, create_graph=outer_lr is not None)
             weights = [w - inner_lr * g for w, g in zip(weights, grads, strict=True)]
         return _error(weights, xq, yq)
 
     def advance() -> np.ndarray:
-        optimizer.zero_grad()
         batch, loss_of = next(stream), partial(task_loss, own)
         if mapped:
             each = torch.func.vmap(loss_of)(*batch)
         else:
             each = torch.stack([loss_of(*task) for task in zip(*batch, strict=True)])
-        loss = each.mean()
+        return learn(each.mean())
+
+    return advance
+
+
+def _learning(parameters: Iterable, outer_lr: float | None) -> Callable[[Any], np.ndarray]:
+    """What is done with a loss: a step of Adam where there is a rate; its value."""
+    import torch
+
+    if outer_lr is None:
+        return lambda loss: np.array([loss.item()])
+    optimizer = torch.optim.Adam(parameters, lr=outer_lr)
+
+    def learn(loss: Any) -> np.ndarray:
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return np.array([loss.item()])
 
-    return advance
+    return learn
 
 
 def _network(weights: list, device: Any) -> Any:
@@ -109,13 +123,13 @@ def _network(weights: list, device: Any) -> Any:
     return torch.nn.Sequential(*layers[:-1]).to(device)
 
 
-def _compiled(inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float) -> Advance:
+def _compiled(inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float | None) -> Advance:
     import torch
 
     stream = _batches(batches)
     first = next(stream)
     own = [torch.tensor(array, device=first[0].device) for pair in weights for array in pair]
-    optimizer = torch.optim.Adam(own, lr=outer_lr)
+    optimizer = torch.optim.Adam(own, lr=outer_lr or 0.0)
 
     def task_loss(weights: list, xs: Any, ys: Any, xq: Any, yq: Any) -> Any:
         for _ in range(inner_steps):
@@ -126,8 +140,11 @@ def _compiled(inner_steps: int, weights: list, batches: tuple, inner_lr: float, 
     def mean_loss(weights: list, batch: list) -> Any:
         return torch.func.vmap(partial(task_loss, weights))(*batch).mean()
 
-    both = torch.compile(torch.func.grad_and_value(mean_loss))
     stream = itertools.chain([first], stream)
+    if outer_lr is None:
+        alone = torch.compile(mean_loss)
+        return lambda: np.array([alone(own, next(stream)).item()])
+    both = torch.compile(torch.func.grad_and_value(mean_loss))
 
     def advance() -> np.ndarray:
         grads, loss = both(own, next(stream))
@@ -139,24 +156,15 @@ def _compiled(inner_steps: int, weights: list, batches: tuple, inner_lr: float, 
     return advance
 
 
-def _torch_loop(network: Any, batches: tuple, outer_lr: float, task_loss: Callable[[list], Any]) -> Advance:
+def _torch_loop(network: Any, batches: tuple, outer_lr: float | None, task_loss: Callable[[list], Any]) -> Advance:
     """A step over tasks in turn, as libraries that change a module in place take it."""
     import torch
 
-    stream, optimizer = _batches(batches), torch.optim.Adam(network.parameters(), lr=outer_lr)
-
-    def advance() -> np.ndarray:
-        batch = next(stream)
-        optimizer.zero_grad()
-        loss = torch.stack([task_loss(task) for task in zip(*batch, strict=True)]).mean()
-        loss.backward()
-        optimizer.step()
-        return np.array([loss.item()])
-
-    return advance
+    stream, learn = _batches(batches), _learning(network.parameters(), outer_lr)
+    return lambda: learn(torch.stack([task_loss(task) for task in zip(*next(stream), strict=True)]).mean())
 
 
-def _torchopt(inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float) -> Advance:
+def _torchopt(inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float | None) -> Advance:
     import torchopt
     from torch.nn.functional import mse_loss
 
@@ -176,7 +184,7 @@ def _torchopt(inner_steps: int, weights: list, batches: tuple, inner_lr: float, 
     return _torch_loop(network, batches, outer_lr, task_loss)
 
 
-def _learn2learn(inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float) -> Advance:
+def _learn2learn(inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float | None) -> Advance:
     from learn2learn.algorithms.maml import MAML
     from torch.nn.functional import mse_loss
 
@@ -208,7 +216,7 @@ class _Plain:
         return x @ params[-1][0] + params[-1][1], state
 
 
-def _jax_meta(inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float) -> Advance:
+def _jax_meta(inner_steps: int, weights: list, batches: tuple, inner_lr: float, outer_lr: float | None) -> Advance:
     from jax_meta.metalearners import MAML
     from jax_meta.metalearners.base import MetaLearnerState
 
@@ -219,7 +227,7 @@ def _jax_meta(inner_steps: int, weights: list, batches: tuple, inner_lr: float, 
             return error, (state, {"loss": error})
 
     learner = Regression(_Plain(), num_steps=inner_steps, alpha=inner_lr)
-    learner._optimizer = optax.adam(outer_lr)
+    learner._optimizer = optax.adam(outer_lr or 0.0)
     params = jax.tree.map(jnp.asarray, weights)
     state = MetaLearnerState(model=jnp.zeros(()), optimizer=learner.optimizer.init(params), key=None)
     count = batches[0].shape[0]
@@ -228,7 +236,10 @@ def _jax_meta(inner_steps: int, weights: list, batches: tuple, inner_lr: float, 
     def advance() -> np.ndarray:
         nonlocal params, state
         xs, ys, xq, yq = next(stream)
-        params, state, logs = learner.step(params, state, Labelled(xs, ys), Labelled(xq, yq))
+        support, query = Labelled(xs, ys), Labelled(xq, yq)
+        if outer_lr is None:  # as its `evaluate` has it
+            return np.atleast_1d(np.asarray(learner._batch_outer_loss(params, state.model, support, query, ())[0]))
+        params, state, logs = learner.step(params, state, support, query)
         return np.atleast_1d(np.asarray(logs["outer/loss"]).mean())
 
     return advance

@@ -9,8 +9,9 @@ from libraries import Advance, on_torch
 from picture_tasks import INNER_LR, OUTER_LR, ConvSize
 
 
-def torch_conv(size: ConvSize, tasks: int) -> Advance:
-    """The same network and inner loop in plain torch, one task after the other, gradients summed."""
+def torch_conv(size: ConvSize, tasks: int, *, learning: bool = True) -> Advance:
+    """The same network and inner loop in plain torch, one task after the other, gradients summed; or the loss of
+    adapted networks alone."""
     import torch
     from torch.nn import functional
 
@@ -42,19 +43,21 @@ def torch_conv(size: ConvSize, tasks: int) -> Advance:
         for task in x:
             tuned = weights
             for _ in range(size.inner_steps):
-                grads = torch.autograd.grad(loss_of(tuned, task[:support], y[:support]), tuned, create_graph=True)
+                grads = torch.autograd.grad(loss_of(tuned, task[:support], y[:support]), tuned, create_graph=learning)
                 tuned = [w - INNER_LR * g for w, g in zip(tuned, grads, strict=True)]
             loss = loss_of(tuned, task[support:], y[support:]) / tasks
-            loss.backward()
+            if learning:
+                loss.backward()
             total += loss.item()
-        optimizer.step()
+        if learning:
+            optimizer.step()
         return np.array([total])
 
     return advance
 
 
-def learn2learn_conv(size: ConvSize, tasks: int) -> Advance:
-    """The same network and inner loop by learn2learn's MAML."""
+def learn2learn_conv(size: ConvSize, tasks: int, *, learning: bool = True) -> Advance:
+    """The same network and inner loop by learn2learn's MAML; or the loss of adapted networks alone."""
     import torch
     from learn2learn.algorithms.maml import MAML
     from torch import nn
@@ -81,9 +84,11 @@ def learn2learn_conv(size: ConvSize, tasks: int) -> Advance:
             for _ in range(size.inner_steps):
                 learner.adapt(functional.cross_entropy(learner(task[:support]), y[:support]))
             loss = functional.cross_entropy(learner(task[support:]), y[support:]) / tasks
-            loss.backward()
+            if learning:
+                loss.backward()
             total += loss.item()
-        optimizer.step()
+        if learning:
+            optimizer.step()
         return np.array([total])
 
     return advance

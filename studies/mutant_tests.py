@@ -1,7 +1,10 @@
-"""Where mutants are tested: a copy of the package, and what its tests touch.
+"""Where mutants are tested: a session of tests from which each mutant has a fork of its own.
 
-A survey runs a module's own tests once, unharmed, and keeps for each how long it takes and which lines of the module
-it reaches. Processes that share the mutants share the surveys as well: each makes some, and all read them."""
+Tests are imported once. A survey runs a module's own tests, unharmed, and keeps for each how long it takes and which
+lines of the module it reaches. Then a fork for each mutant puts the error into the imported module (mutant_patch.py)
+and runs the tests that reach its line, then the others, until one fails. Errors outside functions need a process of
+their own, with a copy of the package. Processes that share the mutants share the surveys as well: each makes some, and
+all read them."""
 
 import hashlib
 import json
@@ -9,15 +12,16 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from mutant_patch import exchange, replacements
 from shares import Share
 
 HERE = Path(__file__).resolve().parent
@@ -39,37 +43,58 @@ MODULES = {
 LONGEST_FIRST = ("st_maml", "calibration", "likelihoods")
 FAILED, PATIENCE = 1, 30.0  # seconds for the tests under way when time is up
 LONGEST = 600.0  # of a survey
-HEAVY = ("jax", "jax.numpy", "equinox", "optax", "numpyro", "scipy.stats", "sklearn.metrics", "hypothesis", "polars")
+OPTIONS = [
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
+    *("-o", "addopts=--jaxtyping-packages=stmaml,beartype.beartype -m 'not slow'"),
+    *("-x", "-q", "-s", "-p", "no:cacheprovider", "--hypothesis-seed=0"),
+]
 Survey = dict[str, dict[str, Any]]  # of each test its seconds and lines
 
 
-class Bench:
-    """A copy of the package with its own compiled programs, in which one mutant after the other is tested."""
+class _Forked(BaseException):
+    """Leads out of the parent's work, in a child that has tests to run."""
 
-    def __init__(self, modules: Sequence[str], share: Share, *, spawn: bool = False):
-        """With `spawn` each mutant has a process of its own that imports everything anew: slower, and for machines on
-        which a fork of a process with JAX hangs."""
+
+class Bench:
+    """A session of the tests of some modules, in which one mutant after the other is tested."""
+
+    def __init__(self, modules: Sequence[str], share: Share):
         self.modules = sorted(modules, key=lambda module: module not in LONGEST_FIRST)
-        self.share, self.spawn = share, spawn
+        self.share, self.writes = share, 0
         self.surveys = Path(tempfile.gettempdir()) / f"stmaml-surveys-{os.getuid()}-{_digest()}"
         self.known: dict[str, Survey] = {}
         self.broken: dict[str, str] = {}
         """Modules whose tests fail without any mutant, and what they said."""
 
-    def __enter__(self) -> "Bench":
-        self.folder = Path(tempfile.mkdtemp(prefix="stmaml-mutants-"))
+    def run(self, work: Callable[[], None]) -> None:
+        """Collects the tests, makes surveys, and does `work`, which may ask for tests."""
+        self.folder, self.work, parent = Path(tempfile.mkdtemp(prefix="stmaml-mutants-")), work, os.getpid()
         self.surveys.mkdir(exist_ok=True)
-        shutil.copytree(HOME / "src" / "stmaml", self.folder / "stmaml", ignore=shutil.ignore_patterns("__pycache__"))
         (self.folder / "programs").mkdir()
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(self.folder / "programs")
-        for name in () if self.spawn else ("pytest", *HEAVY):  # without starting a device
-            __import__(name)
-        for module in self.modules[self.share.place :: self.share.of]:
-            self._survey(module)
-        return self
+        code = FAILED
+        try:
+            code = _session(HOME / "src", self.modules, self)
+        finally:
+            if os.getpid() != parent:
+                os._exit(code)  # whatever came up, the rest is the parent's
+            shutil.rmtree(self.folder)
 
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.folder)
+    def pytest_configure(self) -> None:
+        """Examples that fail are not made smaller."""
+        _quick_examples()
+
+    def pytest_runtestloop(self, session: Any) -> bool | None:
+        """In the parent all of the work; in a child nothing, so that its tests are run."""
+        self.session = session
+        _check_no_device()
+        try:
+            for module in self.modules[self.share.place :: self.share.of]:
+                self._survey(module)
+            self.work()
+        except _Forked:
+            return None
+        return True
 
     def ready(self) -> set[str]:
         """The modules whose survey is there; the programs that it compiled are taken along."""
@@ -88,9 +113,12 @@ class Bench:
         if path.exists():
             return
         seen, words = self.folder / "survey.json", self.surveys / f"{module}.txt"
-        code, _ = self._forked(
-            module, _Surveyor(str(self.folder / "stmaml" / MODULES[module][0]), seen), LONGEST, words
-        )
+        surveyor = _Surveyor(str(_source(module)), seen)
+
+        def prepare() -> None:
+            self.session.config.pluginmanager.register(surveyor)
+
+        code, _ = self._waited(self._forked(module, prepare, words), LONGEST)
         if code != 0:
             seen.write_text("{}")
         shutil.copytree(self.folder / "programs", programs, dirs_exist_ok=True)
@@ -98,35 +126,62 @@ class Bench:
 
     def tested(self, module: str, source: str, line: int, limit: float) -> tuple[str, float]:
         """How the module's tests end with this source in its place, whose error is in that line."""
-        path, survey = self.folder / "stmaml" / MODULES[module][0], self.known[module]
-        own, whole = path.read_text(), sum(one["seconds"] for one in survey.values())
-        path.write_text(source)
-        try:
-            code, seconds = self._forked(module, _Order(survey, line), min(limit, 3 * whole + 20))
-        finally:
-            path.write_text(own)
+        order, new = _Order(self.known[module], line), replacements(_source(module), source)
+        most = min(limit, 3 * sum(one["seconds"] for one in self.known[module].values()) + 20)
+
+        def prepare() -> None:
+            exchange(_source(module), new or {})
+            order.sort(self.session.items)
+
+        child = self._forked(module, prepare) if new is not None else self._spawned(module, source, order)
+        code, seconds = self._waited(child, most)
+        if new is None:
+            shutil.copyfile(_source(module), self.folder / "stmaml" / MODULES[module][0])
         return {0: "survived", None: "late"}.get(code, "killed"), round(seconds, 1)
 
-    def _forked(
-        self, module: str, plugin: object, limit: float, words: Path = Path(os.devnull)
-    ) -> tuple[int | None, float]:
-        began = time.monotonic()
-        child = self._spawned(module, plugin, words) if self.spawn else os.fork()
-        if child == 0:
-            try:
-                _run_tests(self.folder, module, plugin, words)
-            finally:
-                os._exit(FAILED)  # whatever came up, the rest is the parent's
-        return _wait(child, min(limit, self.share.left + PATIENCE)), time.monotonic() - began
+    def _forked(self, module: str, prepare: Callable[[], None], words: Path = Path(os.devnull)) -> int:
+        """The number of a child that runs the module's tests in what is imported here."""
+        with warnings.catch_warnings(action="ignore"):  # no device was started, so there are no threads of JAX
+            child = os.fork()
+        if child:
+            return child
+        _alone(words)
+        files = [str(HOME / "tests" / name) for name in MODULES[module][1]]
+        self.session.items[:] = [item for item in self.session.items if str(item.path) in files]
+        prepare()
+        raise _Forked
 
-    def _spawned(self, module: str, plugin: object, words: Path) -> int:
-        """The number of a process that runs the tests."""
+    def _spawned(self, module: str, source: str, order: "_Order") -> int:
+        """The number of a new process that runs the tests on a copy of the package."""
+        if not (self.folder / "stmaml").exists():
+            unwanted = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(HOME / "src" / "stmaml", self.folder / "stmaml", ignore=unwanted)
+        path = self.folder / "stmaml" / MODULES[module][0]
+        self.writes += 1
+        path.write_text(source)
+        os.utime(path, (self.writes, self.writes))  # compiled code is known by its source's time: no other has this one
         job = self.folder / "job.pickle"
-        job.write_bytes(pickle.dumps((self.folder, module, plugin, words)))
-        code = "import pickle, sys; from mutant_tests import _run_tests; "
-        code += "_run_tests(*pickle.loads(open(sys.argv[1], 'rb').read()))"
+        job.write_bytes(pickle.dumps((self.folder, module, order)))
+        code = "import pickle, sys; from mutant_tests import run_copy; "
+        code += "run_copy(*pickle.loads(open(sys.argv[1], 'rb').read()))"
         here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-        return subprocess.Popen([sys.executable, "-c", code, str(job)], env=here, cwd=HOME).pid
+        return os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code, str(job)], here)
+
+    def _waited(self, child: int, limit: float) -> tuple[int | None, float]:
+        """The child's exit code and its seconds; no code if it had to be ended."""
+        began, end = time.monotonic(), time.monotonic() + min(limit, self.share.left + PATIENCE)
+        wall = time.time()
+        while time.monotonic() < end:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status), time.monotonic() - began
+            time.sleep(0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        for program in (self.folder / "programs").iterdir():
+            if program.stat().st_mtime >= wall:
+                program.unlink()  # it may be half written
+        return None, time.monotonic() - began
 
 
 class _Surveyor:
@@ -154,18 +209,18 @@ class _Surveyor:
 
 
 class _Order:
-    """Tests that reach a line come first, quick ones before slow ones; examples that fail are not made smaller."""
+    """Tests that reach a line come first, quick ones before slow ones."""
 
     def __init__(self, survey: Survey, line: int):
         self.survey, self.line = survey, line
 
     def pytest_configure(self) -> None:
-        from hypothesis import Phase, settings
-
-        settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.generate))
-        settings.load_profile("mutants")
+        _quick_examples()
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        self.sort(items)
+
+    def sort(self, items: list[Any]) -> None:
         items.sort(key=lambda item: self._place(item.nodeid))
 
     def _place(self, name: str) -> tuple[bool, float]:
@@ -173,35 +228,46 @@ class _Order:
         return self.line not in known["lines"], known["seconds"]
 
 
-def _run_tests(folder: Path, module: str, plugin: object, words: Path) -> None:
-    """In the child: never returns."""
+def run_copy(folder: Path, module: str, order: _Order) -> None:
+    """Runs a module's tests on the package in a folder, in a process of its own; never returns."""
+    _alone(Path(os.devnull))
+    os._exit(_session(folder, [module], order))
+
+
+def _session(package: Path, modules: Sequence[str], plugin: object) -> int:
+    sys.path.insert(0, str(package))
+    os.chdir(HOME)
+    import pytest
+
+    files = dict.fromkeys(str(HOME / "tests" / name) for module in modules for name in MODULES[module][1])
+    return int(pytest.main([*OPTIONS, *files], plugins=[plugin]))
+
+
+def _check_no_device() -> None:
+    """Forks of a process in which JAX has started a device hang."""
+    from jax._src import xla_bridge
+
+    if xla_bridge.backends_are_initialized():
+        raise RuntimeError("a test file makes an array of JAX when it is imported; have it do so in a function.")
+
+
+def _quick_examples() -> None:
+    from hypothesis import Phase, settings
+
+    settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.generate))
+    settings.load_profile("mutants")
+
+
+def _alone(words: Path) -> None:
+    """What this process says goes to a file."""
     with words.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.setpgid(0, 0)
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, str(folder))
-    os.chdir(HOME)
-    import pytest
-
-    files = [str(HOME / "tests" / name) for name in MODULES[module][1]]
-    imported = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # before pytest could look at it
-    options = [*imported, "-o", "addopts=--jaxtyping-packages=stmaml,beartype.beartype -m 'not slow'"]
-    words = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *options, *files]
-    os._exit(int(pytest.main(words, plugins=[plugin])))
 
 
-def _wait(child: int, limit: float) -> int | None:
-    """The child's exit code; none if it had to be ended."""
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
+def _source(module: str) -> Path:
+    return HOME / "src" / "stmaml" / MODULES[module][0]
 
 
 def _digest() -> str:

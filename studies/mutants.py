@@ -6,8 +6,8 @@ python studies/mutants.py --join before.json after.json   # the last word on eac
 
 A mutant flips a comparison, swaps + and - or * and /, moves a number by one, drops a `not`, swaps `and` and `or`, or
 returns nothing. Modules have their share of any number of mutants, by their size. Only the module's own test files run,
-in a child that is forked from a process which has imported what takes long, and only until the first failure: tests
-that touch the line come first, the quick ones before the slow (mutant_tests.py). Some survivors are no errors at all
+in a fork of a process that has imported them, and only until the first failure: tests that touch the line come first,
+the quick ones before the slow (mutant_tests.py). Some survivors are no errors at all
 (`<` for `<=` where both are the same number never): read the list."""
 
 import argparse
@@ -17,7 +17,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -133,10 +133,12 @@ def drawn(modules: Sequence[str], count: int, seed: int) -> list[Mutant]:
     return [mutant for _, mutant in ranked[:count]]
 
 
-def judged(chosen: Sequence[Mutant], limit: float, share: Share, *, spawn: bool = False) -> Iterator[Verdict]:
-    """The verdicts on this share of the mutants; those first whose module has been surveyed, by whomever."""
-    with Bench(sorted({mutant.module for mutant in chosen}), share, spawn=spawn) as bench:
-        waiting = list(chosen[share.place :: share.of])
+def judge(chosen: Sequence[Mutant], limit: float, share: Share, tell: Callable[[Verdict], object]) -> None:
+    """Tells the verdicts on this share of the mutants; those first whose module has been surveyed, by whomever."""
+    bench = Bench(sorted({mutant.module for mutant in chosen}), share)
+    waiting = list(chosen[share.place :: share.of])
+
+    def work() -> None:
         while waiting and not share.over:
             ready = bench.ready()
             mutant = next((one for one in waiting if one.module in ready), None)
@@ -149,9 +151,11 @@ def judged(chosen: Sequence[Mutant], limit: float, share: Share, *, spawn: bool 
             end, seconds = bench.tested(mutant.module, mutant.source, mutant.line, limit)
             if end == "late" and share.over:  # it was cut off
                 break
-            yield Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds)
-        if bench.broken:
-            raise RuntimeError(f"the tests of modules fail without any mutant: {bench.broken}")
+            tell(Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds))
+
+    bench.run(work)
+    if bench.broken:
+        raise RuntimeError(f"the tests of modules fail without any mutant: {bench.broken}")
 
 
 Name = tuple[str, int, str, str]
@@ -206,7 +210,6 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="count the mutants there are, and test none")
     parser.add_argument("--again", type=Path, nargs="+", default=[], help="only those not killed in these results")
     parser.add_argument("--join", type=Path, nargs="+", default=[], help="results to print as one, instead")
-    parser.add_argument("--spawn", action="store_true", help="no forks: slower, and safe with any JAX")
     parser.add_argument("--json", action="store_true")
     add_flags(parser)
     flags = parser.parse_args()
@@ -220,10 +223,13 @@ def main() -> None:
     dead = {name_of(one) for one in joined([read(path) for path in flags.again]) if one.end == "killed"}
     found = []
     chosen = [one for one in drawn(flags.modules, flags.mutants, flags.seed) if name_of(one) not in dead]
-    for one in judged(chosen, flags.limit, share, spawn=flags.spawn):
+
+    def tell(one: Verdict) -> None:
         found.append(one)
         share.tell(asdict(one))
         print(f"{one.end:8} {one.seconds:6.1f} s  {shown(one)}", file=sys.stderr, flush=True)
+
+    judge(chosen, flags.limit, share, tell)
     print(json.dumps([asdict(one) for one in found], indent=1) if flags.json else table_of(found))
 
 

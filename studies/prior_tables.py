@@ -1,8 +1,8 @@
 """The prior over tables on public ones: alone, and the pool with and without it.
 
     python studies/tables.py --open FOLDER                                  read the tables and keep their rows
-    python studies/prior_tables.py --run FOLDER --others KEPT [--half development] [--jobs 16]     fit all but the prior
-    python studies/prior_tables.py --run FOLDER --others KEPT --out FILE.jsonl --weights FILE      with the prior
+    python studies/prior_tables.py --run FOLDER --others KEPT --out FILE.jsonl [--half development] [--jobs 16]
+    python studies/prior_tables.py --run FOLDER --others KEPT --out FILE.jsonl --weights FILE      other weights
     python studies/prior_tables.py --show FILE.jsonl [...]
 
 Groups are dealt into five parts as in `tables.py`; each is predicted by what was fitted to all groups of the other
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from public_tables import DEVELOPMENT, DEVELOPMENT_CLASSES, REPORTING, REPORTING_CLASSES
 
+from stmaml.compiled import remember_programs
 from stmaml.pool.base import Draw, Forecast, GroupedRows, Member
 from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, held_out_tasks, shot_counts
 from stmaml.pool.pooling import learn_pooling
@@ -127,21 +128,24 @@ def kept_name(item: tuple[Path, int, int], ordered: bool) -> str:
     return f"{path.stem}_{number}_{size}{'_ordered' if ordered else ''}.npz"
 
 
-def keep_others(path: Path, number: int, size: int, ordered: bool, kept: Path) -> list[dict[str, Any]]:
-    """Fits the usual members and keeps what they say."""
-    setting = Setting.of(path, number, size, ordered)
+def answers_of_others(setting: Setting, kept: Path) -> Answers:
+    """What the usual members say, but for the prior: fitted once, then kept."""
+    if kept.exists():
+        return Answers.load(kept)
     found = answers([one for one in usual_members(setting.train) if one.name != "prior"], setting)
-    found.save(kept / kept_name((path, number, size), ordered))
-    return [{"seconds": round(sum(found.spent.values()), 2)}]
+    found.save(kept)
+    return found
 
 
-def fit_and_score(path: Path, number: int, size: int, ordered: bool, weights: str, kept: Path) -> list[dict[str, Any]]:
+def fit_and_score(
+    path: Path, number: int, size: int, ordered: bool, weights: str | None, kept: Path
+) -> list[dict[str, Any]]:
     """A record for each number of labelled rows and each row of the table."""
+    remember_programs()
     setting = Setting.of(path, number, size, ordered)
     table, train = setting.table, setting.train
-    both = answers([Prior(Path(weights))], setting).joined(
-        Answers.load(kept / kept_name((path, number, size), ordered))
-    )
+    others = answers_of_others(setting, kept / kept_name((path, number, size), ordered))
+    both = answers([prior_of(weights)], setting).joined(others)
     tasks = held_out_tasks(train, setting.draw, setting.counts)
     held = [
         HeldOut(shots, one, said, setting.fold[one.group])
@@ -180,14 +184,13 @@ def fit_and_score(path: Path, number: int, size: int, ordered: bool, weights: st
 
 
 def score_directly(
-    path: Path, number: int, size: int, ordered: bool, weights: str, only: list[str]
+    path: Path, number: int, size: int, ordered: bool, weights: str | None, only: list[str]
 ) -> list[dict[str, Any]]:
     """The prior beside mixed models, each as it stands: nothing is calibrated or pooled."""
     table = opened(path)
     split = Split.of(table, number, ordered=ordered)
     train = _some(split.train, size, number)
-    prior = Prior(Path(weights))
-    members = [prior, *(one for one in usual_members(train) if one.name in QUICK)]
+    members = [prior_of(weights), *(one for one in usual_members(train) if one.name in QUICK)]
     members = [one for one in members if not only or one.name in only]
     records = []
     for member in members:
@@ -200,6 +203,11 @@ def score_directly(
             about = {"table": table.name, "split": number, "ordered": ordered, "size": size, "shots": shots}
             records.append({**about, "row": member.name, "scores": scores, "seconds": spent})
     return records
+
+
+def prior_of(weights: str | None) -> Prior:
+    """With the weights of a file, or those of the package."""
+    return Prior(Path(weights)) if weights else Prior()
 
 
 def _plain_scores(said: Any, tasks: Any) -> dict[str, np.ndarray]:
@@ -241,9 +249,7 @@ def _calibrated(held: list[HeldOut], asked: HeldOut, scale: float) -> dict[str, 
 def run(flags: argparse.Namespace) -> None:
     """Fits and scores what is not in the file yet, in several processes."""
     key = ("table", "split", "size", "ordered")
-    done = (
-        {tuple(one[name] for name in key) for one in read([flags.out])} if flags.out and flags.out.exists() else set()
-    )
+    done = {tuple(one[name] for name in key) for one in read([flags.out])} if flags.out.exists() else set()
     tables = flags.tables or HALVES[flags.half]
     wanted = [
         (flags.run / f"{name}.npz", number, size)
@@ -252,20 +258,16 @@ def run(flags: argparse.Namespace) -> None:
         for number in range(flags.splits)
         if (name, number, size, flags.ordered) not in done
     ]
-    if flags.others:
-        flags.others.mkdir(parents=True, exist_ok=True)
-        there = [(flags.others / kept_name(item, flags.ordered)).exists() for item in wanted]
-        wanted = [item for item, known in zip(wanted, there, strict=True) if known == bool(flags.weights)]
     wanted.sort(key=lambda item: (item[1], item[0].stat().st_size, item[2]))
     until = float(os.environ.get("DEADLINE", "inf")) - 20
-    out = flags.out or Path(os.devnull)
-    with ProcessPoolExecutor(flags.jobs, mp_context=get_context("spawn")) as pool, out.open("a") as file:
-        if not flags.weights:
-            work, more = keep_others, (flags.ordered, flags.others)
-        elif flags.direct:
-            work, more = score_directly, (flags.ordered, flags.weights, flags.only)
-        else:
-            work, more = fit_and_score, (flags.ordered, flags.weights, flags.others)
+    if flags.direct:
+        work, more = score_directly, (flags.ordered, flags.weights, flags.only)
+    else:
+        flags.others.mkdir(parents=True, exist_ok=True)
+        work, more = fit_and_score, (flags.ordered, flags.weights, flags.others)
+    context = get_context("spawn")
+    core = context.Value("i", 0) if flags.pin else None
+    with ProcessPoolExecutor(flags.jobs, context, pinned, (core,)) as pool, flags.out.open("a") as file:
         futures = {pool.submit(work, *item, *more): item for item in wanted}
         try:
             for future in as_completed(futures, timeout=max(until - time.time(), 1) if until < 1e12 else None):
@@ -274,6 +276,15 @@ def run(flags: argparse.Namespace) -> None:
             print("out of time; what is done is kept", flush=True)
             for process in list((pool._processes or {}).values()):
                 process.kill()
+
+
+def pinned(core: Any) -> None:
+    """One core for each process: libraries then start no more threads than that."""
+    if core is not None:
+        with core.get_lock():
+            mine, core.value = core.value, core.value + 1
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[-1 - mine % len(cores)]})
 
 
 def _write(future: Any, item: tuple[Path, int, int], file: Any) -> None:
@@ -337,7 +348,7 @@ def _by_table(records: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, int, i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("prior.jsonl"))
     parser.add_argument("--show", type=Path, nargs="*")
     parser.add_argument("--half", choices=list(HALVES), default="development")
     parser.add_argument("--tables", nargs="*", default=[])
@@ -346,7 +357,8 @@ def main() -> None:
     parser.add_argument("--weights")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--ordered", action="store_true")
-    parser.add_argument("--others", type=Path, help="folder with what the other members say; made without --weights")
+    parser.add_argument("--others", type=Path, default=Path("kept"), help="folder for what the other members say")
+    parser.add_argument("--pin", action="store_true", help="each process on a core of its own")
     parser.add_argument("--direct", action="store_true", help="beside mixed models, nothing calibrated")
     parser.add_argument("--only", nargs="*", default=[], help="with --direct: members to score")
     parser.add_argument("--base", default="pool", help="the row that others are shown over")

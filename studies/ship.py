@@ -19,7 +19,7 @@ import numpy as np
 
 from stmaml.benchmarks.base import Benchmark
 from stmaml.evaluation import evaluate
-from stmaml.experiments import EvaluateConfig, Experiment, load_experiment, load_learner
+from stmaml.experiments import EvaluateConfig, load_experiment, load_learner
 from stmaml.metric_table import in_order, metric
 from stmaml.metrics import Summary
 from stmaml.numbers import with_interval

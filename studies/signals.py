@@ -13,12 +13,15 @@ caught (Python never does), and counted apart: they must end at once, by the sig
 import argparse
 import importlib.util
 import json
+import os
 import random
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,8 +30,9 @@ from subjects import Shell, fitting, pooling, reproducing, training, write_table
 
 PATIENCE = 300.0
 COMMANDS = ("list", "train", "evaluate", "fit", "predict", "report", "pool", "ask", "update", "effects", "scores")
-COMMANDS += ("pictures", "reproduce", "floor", "search", "data", "export", "serve")
-"""What is disturbed; from `pool` to `pictures` it is fit, predict, update, effects, evaluate and report of a pool."""
+COMMANDS += ("pictures", "reproduce", "floor", "search", "data", "export", "serve", "prior")
+"""What is disturbed; from `pool` to `pictures` it is fit, predict, update, effects, evaluate and report of a pool, and
+`prior` is predict without a fit."""
 EXTRAS = {"export": "onnx", "serve": "uvicorn"}
 """Packages without which a command does nothing."""
 
@@ -67,6 +71,7 @@ class Try:
 def words_of(command: str, folder: Path) -> list[object]:
     """A command that runs in the folder; what it needs is there."""
     fitted, asked = folder / "fitted", ["--support", folder / "table.csv", "--query", folder / "table.csv"]
+    named = ["--task", "shop", "--target", "y"]
     made: dict[str, Callable[[], list[object]]] = {
         "list": lambda: ["list"],
         "train": lambda: [*training("maml", folder / "again", steps=3000), "--force"],
@@ -86,6 +91,7 @@ def words_of(command: str, folder: Path) -> list[object]:
         "data": lambda: ["data", "check", "--data", folder],
         "export": lambda: ["export", fitted, "--out", folder / "graph.onnx"],
         "serve": lambda: ["serve", folder / "trained", "--port", 0],
+        "prior": lambda: ["predict", "--train", folder / "table.csv", *named, *asked, "--out", folder / "out.csv"],
     }
     return made[command]()
 
@@ -108,14 +114,28 @@ def disturb(shell: Shell, command: str, number: int, after: float) -> Try:
     process = shell.start(*words_of(command, shell.folder), errors=errors)
     try:
         time.sleep(after)
-        said, heard = errors.stat().st_size, _catches(process.pid, signal.SIGTERM)
-        process.send_signal(number)
+        with _held(process):  # else it could say something before the signal that seems to come after it
+            said, heard = errors.stat().st_size, _catches(process.pid, signal.SIGTERM)
+            process.send_signal(number)
         sent = time.monotonic()
         code = process.wait(PATIENCE)
     finally:
         process.kill()
     lines = errors.read_bytes()[said:].decode(errors="replace").splitlines()
     return Try(command, number, round(after, 3), code, round(time.monotonic() - sent, 3), tuple(lines), heard)
+
+
+@contextmanager
+def _held(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A process stands still inside the block, if it has not ended."""
+    os.kill(process.pid, signal.SIGSTOP)  # `send_signal` would reap one that has ended
+    stat = Path(f"/proc/{process.pid}/stat")
+    while stat.read_bytes().rpartition(b")")[2].split()[0] not in (b"T", b"Z"):
+        time.sleep(0.001)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def _catches(process: int, number: int) -> bool:

@@ -47,18 +47,23 @@ def own_sampling(inner_steps: int) -> Contender:
 def plain_settings(inner_steps: int, weights: Weights, batches: Sets) -> list[Contender]:
     """MAML with nothing that plain JAX has not: no clamp, no schedule, a distant norm bound; on given batches, and with
     tasks drawn inside the compiled call."""
-    inner = InnerLoop(inner_lr=INNER_LR, inner_steps=inner_steps, inner_clamp=None)
-    learner = maml.Config(inner=inner).build(TaskSpec(x_shape=(2,), y_size=1), key=jr.key(0))
-    given = [jnp.asarray(array) for pair in weights for array in pair]
-    learner = eqx.tree_at(
-        lambda m: [a for la in (*m.theta.body, m.theta.head) for a in (la.weight, la.bias)], learner, given
-    )
+    learner = plain_learner(inner_steps, weights)
     config = TrainConfig(outer_lr=OUTER_LR, schedule="constant", clip_norm=1e9)
     source = regression2d.Config(shots=SHOTS, query_size=QUERIES).open().train
     return [
         library("stmaml, ready batches", learner, as_task_batch(batches), config),
         library("stmaml, tasks sampled", learner, source, config),
     ]
+
+
+def plain_learner(inner_steps: int, weights: Weights) -> maml.MAML:
+    """MAML with these weights and no clamp."""
+    inner = InnerLoop(inner_lr=INNER_LR, inner_steps=inner_steps, inner_clamp=None)
+    learner = maml.Config(inner=inner).build(TaskSpec(x_shape=(2,), y_size=1), key=jr.key(0))
+    given = [jnp.asarray(array) for pair in weights for array in pair]
+    return eqx.tree_at(
+        lambda m: [a for la in (*m.theta.body, m.theta.head) for a in (la.weight, la.bias)], learner, given
+    )
 
 
 def as_task_batch(batches: Sets) -> TaskBatch:

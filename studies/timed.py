@@ -2,6 +2,7 @@
 
     python studies/timed.py weather st-maml years --run runs/years --seconds 300 --data gsod.npz \
       --set benchmark_settings.years=(2019,) training.tasks_per_batch=128 --score weather
+    python studies/timed.py regression2d st-maml best --run runs/best --seconds 300 --score shots --samples 20 100
 
 For a machine that is lent by the minute: the step size goes down to zero along a half cosine of the time that is left,
 whatever a step takes there. The learner that does best on validation tasks, its weights as they are or as a running
@@ -25,17 +26,20 @@ import numpy as np
 from clock import chunk, falling, parameters
 
 from stmaml.benchmarks.base import TEST_SEED, Benchmark
+from stmaml.benchmarks.regression2d import RANGES
 from stmaml.benchmarks.sources import TaskSet
 from stmaml.evaluation import evaluate
-from stmaml.experiments import create_runs, fresh, run_keys, scaling_for
+from stmaml.experiments import EvaluateConfig, create_runs, fresh, run_keys, scaling_for, tests_of
 from stmaml.methods.base import AbstractMetaLearner
 from stmaml.recipes import Experiment, recipe
 from stmaml.recipes.base import with_changes
 from stmaml.run_files import read_arrays, read_json
 from stmaml.runs import Run, write_json
+from stmaml.tasks import Task, pad
 from stmaml.training import initial_state
 
-SHOTS = (2, 5, 10, 20, 40)
+SHOTS = (2, 5, 10, 20, 40)  # labelled days of weather
+FEW = (10, 2, 5, 1, 20)  # examples of 2D regression
 SCORES = ("mse", "nll", "crps", "coverage90", "bce", "bce_single", "bce_unseen", "diversity", "accuracy")
 MEAN_OF = 40  # chunks of steps that a running mean of the weights is of, about
 LOOKS = np.arange(1, 10) / 10  # parts of the time after which validation tasks are looked at, and at the end
@@ -56,8 +60,10 @@ def main() -> None:
     config["training"] |= {"steps": steps, "schedule": "cosine"}
     write_json(run.config_path, config)
     for name, tasks in tests(flags, experiment, benchmark):
-        result = evaluate(learner, tasks, num_samples=flags.samples, key=jr.key(TEST_SEED)).summary()
-        tell(flags, event="score", test=name, **{k: rounded(v) for k, v in result.items() if k in SCORES})
+        for draws in flags.samples:
+            result = evaluate(learner, tasks, num_samples=draws, key=jr.key(TEST_SEED)).summary()
+            shown = {k: rounded(v) for k, v in result.items() if k in SCORES}
+            tell(flags, event="score", test=name if draws == flags.samples[0] else f"{name}, {draws} draws", **shown)
 
 
 def parsed() -> Any:
@@ -71,9 +77,9 @@ def parsed() -> Any:
     parser.add_argument("--start", type=Path, help="weights to begin with, of a learner of the same settings")
     parser.add_argument("--set", nargs="*", default=[], help="settings by their path: training.outer_lr=0.002")
     parser.add_argument("--data")
-    parser.add_argument("--score", choices=["none", "weather", "test"], default="test")
+    parser.add_argument("--score", choices=["none", "weather", "shots", "test"], default="test")
     parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--samples", type=int, nargs="+", default=[20])
     parser.add_argument("--chunk", type=int, default=50, help="steps in one compiled call")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--weeks", action="store_true", help="weather: validation tasks are of weeks not trained on")
@@ -150,9 +156,12 @@ def blended(mean: AbstractMetaLearner, now: AbstractMetaLearner, share: jax.Arra
 
 
 def tests(flags: Any, experiment: Experiment, benchmark: Benchmark) -> list[tuple[str, TaskSet]]:
-    """Test tasks by name. Of weather: in both years and for all numbers of labelled days, as sets of one shape."""
+    """Test tasks by name. Of weather: in both years and for all numbers of labelled days, as sets of one shape. Of 2D
+    regression, with `shots`: on both ranges and for several numbers of examples."""
     if flags.score == "none":
         return []
+    if flags.score == "shots":
+        return [one for extent in RANGES for one in at_few_shots(flags, experiment, extent)]
     if flags.score == "test":
         return [("test", benchmark.test_set(flags.tasks))]
     found = []
@@ -161,6 +170,20 @@ def tests(flags: Any, experiment: Experiment, benchmark: Benchmark) -> list[tupl
         whole = settings.open(benchmark.shelf).test_set(flags.tasks)
         found += [(f"{year}-{shots}", whole.with_shots(shots)) for shots in SHOTS]
     return sorted(found, key=lambda each: not each[0].endswith("-10"))
+
+
+def at_few_shots(flags: Any, experiment: Experiment, extent: tuple[float, float]) -> list[tuple[str, TaskSet]]:
+    """Test tasks on one range, with each number of examples padded to the largest: one program scores them all."""
+    found = []
+    for shots in FEW:
+        config = EvaluateConfig(tasks=flags.tasks, shots=shots)
+        settings = config.of(with_changes(experiment, {"benchmark_settings.input_range": extent}))
+        (test,) = tests_of(settings.open(), experiment.benchmark, config)
+        given = test.tasks.batch.tasks
+        support = jax.tree.map(np.asarray, jax.vmap(lambda one: pad(one, max(FEW)))(given.support))
+        stored = eqx.tree_at(lambda b: b.tasks, test.tasks.stored, Task(support, given.query))
+        found.append((f"{extent[0]:g} to {extent[1]:g}, {shots} examples", replace(test.tasks, stored=stored)))
+    return found
 
 
 def with_weeks_held_out(benchmark: Any) -> Any:

@@ -49,14 +49,14 @@ class Contender:
     processor: list[float] = field(default_factory=list)
     """Seconds of processors for a step, likewise: what a busy machine leaves as it is."""
 
-    def warm_up(self) -> None:
-        """The first calls: compiles, and keeps the losses to be compared."""
+    def warm_up(self, compared: int = COMPARED_STEP) -> None:
+        """The first calls: compiles, and keeps the losses to be compared, up to those after so many steps."""
         start = time.perf_counter()
         losses = self.advance()
         self.first_call_s = time.perf_counter() - start
         self.steps_per_call = len(losses)
         self.losses += losses.tolist()
-        while len(self.losses) <= COMPARED_STEP:
+        while len(self.losses) <= compared:
             self.losses += self.advance().tolist()
         start = time.perf_counter()
         self.advance()

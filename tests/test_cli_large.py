@@ -154,7 +154,7 @@ def test_held_out_groups_teach_nobody(tmp_path, monkeypatch):
     parts = [np.arange(10), np.arange(10, 20), np.arange(20)]
     x, y, drawn = wide.tasks(parts, Draw(3, max_query=4), range(50), 8)
     assert (drawn.support.shape, drawn.query.shape) == ((50, 3, 8, 3), (50, 3, 8, 4))
-    everything = wide.shards.at(np.arange(wide.shards.rows))[0]
+    everything = wide.shards.at(np.arange(wide.count.sum()))[0]
     place = {row.tobytes(): number for number, row in enumerate(everything)}
     order = np.argsort(wide.start)
     for number, part in enumerate(parts):

@@ -11,8 +11,8 @@ import pytest
 from stmaml.errors import SettingError
 from stmaml.inner import InnerLoop, bound, descend
 
-CURVATURE = jnp.array([0.7, 2.0, 0.1])
-START = jnp.array([2.0, -1.0, 0.5])
+CURVATURE = np.array([0.7, 2.0, 0.1], dtype=np.float32)
+START = np.array([2.0, -1.0, 0.5], dtype=np.float32)
 
 
 def bowl(p):

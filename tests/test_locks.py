@@ -14,7 +14,7 @@ import pytest
 from stmaml import locks
 from stmaml.benchmarks import regression2d
 from stmaml.errors import RunError
-from stmaml.experiments import create_runs
+from stmaml.experiments import create_runs, train_runs
 from stmaml.locks import NAME, Locks, Owner, check_unlocked, locked, me
 from stmaml.methods import maml
 from stmaml.recipes import Experiment
@@ -161,3 +161,17 @@ def test_a_run_that_is_being_written_is_not_replaced(tmp_path, other):
     leave(tmp_path, of(other))
     with pytest.raises(RunError, match="is writing to"):
         create_runs(experiment, benchmark, tmp_path, [0], force=True)
+
+
+def test_a_run_that_was_made_anew_before_its_training_began_is_not_trained(tmp_path):
+    """Two begin in one folder: the settings that are kept are those of the second, and the first must not go on."""
+    benchmark = regression2d.Config().open()
+    first, second = (
+        Experiment("regression2d", "maml", "paper", benchmark.settings, maml.Config(hidden=(width,)))
+        for width in (4, 5)
+    )
+    runs = create_runs(first, benchmark, tmp_path, [0])
+    create_runs(second, benchmark, tmp_path, [0], force=True)
+    with pytest.raises(RunError, match="holds other settings by now: another process has made it anew"):
+        train_runs(runs, first, benchmark)
+    assert not (tmp_path / "learner.npz").exists()

@@ -1,9 +1,11 @@
 """Whole tables: rows are trained, scored, skipped when done, and refused when they do not belong."""
 
+import contextlib
 import dataclasses
 import json
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from stmaml import cli, reproduction
 from stmaml.baselines import BoostingConfig
 from stmaml.benchmarks import completion, regression2d, weather
 from stmaml.benchmarks.base import Benchmark, Budget, Budgets
+from stmaml.border import writing
 from stmaml.cli import reproduce
 from stmaml.errors import RunError, SettingError
 from stmaml.experiments import create_runs
@@ -171,6 +174,48 @@ def test_an_interrupted_table_goes_on_to_the_same_end(tmp_path, monkeypatch):
     assert not (tmp_path / "cut" / "report").exists()
     run(monkeypatch, *command, tmp_path / "cut")
     assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing in the package catches it."""
+
+
+@contextlib.contextmanager
+def killed_at(number: int, monkeypatch) -> Iterator[list[str]]:
+    """Inside the block, the write of this number does not happen; gives the names of all that came before."""
+    names, write = [], writing.write_new
+
+    def write_or_die(path: Path, content: bytes) -> None:
+        if len(names) == number:
+            raise Killed
+        names.append(path.name.split(".")[1])  # that of a partial file begins with a dot
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write_new", write_or_die)
+        yield names
+
+
+def kept(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.npz"))}
+
+
+def test_a_row_that_is_killed_at_any_of_its_writes_ends_whole(tmp_path, monkeypatch):
+    """One that died between its scores and its curves was once taken for done, and stayed without curves."""
+    budget = dataclasses.replace(TINY, steps_per_call=10)
+    cell, benchmark = one_row(budget)
+    drawn = benchmark.showcases()[:2]
+    benchmark = dataclasses.replace(benchmark, showcases=lambda: drawn)
+    with killed_at(-1, monkeypatch) as names:
+        cell.fill(tmp_path / "whole", budget, benchmark)
+    whole = kept(tmp_path / "whole")
+    assert {name.split("/")[0] for name in whole} == {"checkpoints", "curves", "learner.npz", "scores"}
+    for number in range(len(names)):
+        folder = tmp_path / str(number)
+        with pytest.raises(Killed), killed_at(number, monkeypatch):
+            cell.fill(folder, budget, benchmark)
+        cell.fill(folder, budget, benchmark)
+        assert kept(folder) == whole, names[number]
 
 
 def test_a_folder_with_other_settings_is_not_overwritten(tmp_path):

@@ -65,10 +65,41 @@ def test_where_nothing_is_lost_the_first_signal_ends_it_with_one_line(number, co
 
 def test_steps_that_are_not_saved_are_waited_for():
     lines = ["stop.progress(20, {})", "ready()", "while not stop.requested(): time.sleep(0.01)"]
-    process = started(*lines, "time.sleep(0.2)", "stop.checkpoint(40, None)", "print(stop.sentence())", "sys.exit(7)")
+    process = started(*lines, "time.sleep(0.2)", "stop.checkpoint(40, None)", "stop.say(print)", "sys.exit(7)")
     process.send_signal(signal.SIGINT)
     words = "stopped at step 40, state saved. Go on with: stmaml train --resume there\nleft in order\n"
     assert ended(process) == (7, words, "")
+
+
+def test_what_is_told_of_the_last_steps_does_not_come_before_the_one_line():
+    """Two lines of progress once did: that training goes on, and that it has ended."""
+    process = started(
+        "from stmaml.cli.progress import showing",
+        "from stmaml.cli.showing import plain_console",
+        "from stmaml.cli.stopping import leave_stopped",
+        "from stmaml.progress import remark, tell",
+        "console = plain_console(stderr=True)",
+        "with showing(console, 'compiling'):",
+        "    tell('training', 10, 60, tasks=4)",
+        "    stop.progress(20, {})",
+        "    ready()",
+        "    while not stop.requested(): time.sleep(0.01)",
+        "    tell('training', 60, 60, tasks=4)",
+        "    remark('weights of step 20 of 60 kept')",
+        "    stop.checkpoint(60, None)",
+        "console.print('scoring')",
+        "leave_stopped(stop)",
+    )
+    process.send_signal(signal.SIGINT)
+    told = "stopped at step 60, state saved. Go on with: stmaml train --resume there\n"
+    assert ended(process) == (130, "left in order\n", f"training\n{told}")
+
+
+def test_two_who_would_say_that_it_is_stopped_say_it_once():
+    stop, said = StopRequest(), []
+    stop.say(said.append)
+    stop.say(said.append)
+    assert said == ["stopped."]
 
 
 def test_saved_steps_are_not_followed_by_more_work():

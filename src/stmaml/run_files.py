@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,36 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RunError(f"{path} holds {type(content).__name__}, not an object. Restore it from a copy, or train again.")
     return content
+
+
+def check_own(settings: Path, written: Iterable[Path]) -> None:
+    """Raises RunError where a new run would replace files that are not of a run: all that it may have written, in a
+    folder without its settings, or settings of something else. Damaged ones may be replaced."""
+    folder = settings.parent
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file, not a folder. Choose another --run.")
+    written = list(written)
+    for path in written:
+        check_unlinked(path.parent, folder)
+    others = [settings] if _is_of_others(settings) else []
+    others += [] if settings.exists() else [path for path in written if path.exists()]
+    if others:
+        what = f"{folder} is no run, but has a file {others[0].relative_to(folder)}, which would be lost"
+        raise RunError(f"{what}. Choose another --run, or move it.")
+
+
+def check_unlinked(part: Path, folder: Path) -> None:
+    """Raises RunError for a part of a run folder that is a link: what it leads to may be another run's."""
+    if part != folder and part.is_symlink():
+        raise RunError(f"{part} is a link; expected a folder, so that nothing is written elsewhere. Replace it by one.")
+
+
+def _is_of_others(settings: Path) -> bool:
+    try:
+        found = set(read_json(settings)) if settings.exists() else {"benchmark"}
+    except RunError:
+        return False
+    return not {"benchmark", "method"} & found and not {"format", "seed"} <= found
 
 
 def why(error: BaseException) -> str:

@@ -21,7 +21,17 @@ from stmaml.errors import RunError, SourceError
 from stmaml.legacy.scores import about_trace, upgrade_summary
 from stmaml.legacy.settings import upgrade
 from stmaml.progress import remark
-from stmaml.run_files import json_bytes, load_arrays, read_arrays, read_json, read_npz, save_arrays, why
+from stmaml.run_files import (
+    check_own,
+    check_unlinked,
+    json_bytes,
+    load_arrays,
+    read_arrays,
+    read_json,
+    read_npz,
+    save_arrays,
+    why,
+)
 
 __all__ = [
     "Run",
@@ -97,8 +107,7 @@ class Run:
         """Makes the folder and writes its settings; an existing run is only replaced with `force`."""
         if not force:
             self.check_free()
-        if self.folder.exists() and not self.folder.is_dir():
-            raise RunError(f"{self.folder} is a file, not a folder. Choose another --run.")
+        check_own(self.config_path, self._written())
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._clear()
@@ -113,13 +122,19 @@ class Run:
     def _clear(self) -> None:
         """Deletes all that training and evaluation wrote."""
         with writing(self.folder):
-            results = [*self.scores_folder.glob("*"), *self._curves(), *(self.folder / name for name in AFTERCARE)]
-            for old in [self.learner_path, self.log_path, *self._checkpoints(), *results]:
+            for old in self._written():
                 old.unlink(missing_ok=True)
+
+    def _written(self) -> list[Path]:
+        """All that training and evaluation write, but for the settings."""
+        scores = [path for kind in ("json", "npz") for path in self.scores_folder.glob(f"*.{kind}")]
+        single = [self.learner_path, self.log_path, *(self.folder / name for name in AFTERCARE)]
+        return [*single, *self._checkpoints(), *scores, *self._curves()]
 
     def sweep(self) -> None:
         """Removes what a training that was killed left half written; for who has locked the folder."""
         for folder in (self.folder, self.folder / "checkpoints"):
+            check_unlinked(folder, self.folder)
             sweep_partials(folder)
 
     def config(self) -> dict[str, Any]:
@@ -211,12 +226,14 @@ class Run:
 
     def save_scores(self, name: str, summary: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Path:
         """Writes an evaluation under `name`."""
+        check_unlinked(self.scores_folder, self.folder)
         write_bytes(self.scores_folder / f"{name}.npz", pack_arrays(arrays))
         write_json(self.scores_folder / f"{name}.json", summary)
         return self.scores_folder / f"{name}.json"
 
     def save_arrays(self, name: Path, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes named arrays to a file of the run."""
+        check_unlinked((self.folder / name).parent, self.folder)
         write_bytes(self.folder / name, pack_arrays(arrays))
 
     def curves(self) -> dict[str, Trace]:

@@ -10,6 +10,7 @@ import pytest
 
 from stmaml.benchmarks.hierarchies import Shape, Table, bayes_limit, linear_tables, one_of, sample_tables, table_key
 from stmaml.benchmarks.hierarchy_columns import FLAG, NUMBER, scaled
+from stmaml.benchmarks.hierarchy_rows import thinned
 
 SHAPE = Shape(groups=10, new_groups=3, slots=8, columns=5)
 
@@ -158,3 +159,65 @@ def test_rows_of_a_group_share_what_is_constant_in_it():
     constant = (np.abs(x - first) * row[..., None]).max((1, 2)) < 1e-5
     varies = (np.abs(x[:, :, 0] - x[:, :1, 0]) * row[:, :, 0, None]).max(1) > 1e-3
     assert 0.05 < (constant & varies).mean() < 0.6
+
+
+LONG = Shape(groups=9, new_groups=2, slots=10, columns=30, most_groups=1000, longest=200)
+
+
+@pytest.fixture(scope="module")
+def long_tables() -> Table:
+    return jax.jit(partial(sample_tables, LONG, 60, linear=20))(key=table_key(5))
+
+
+def test_tables_of_30_columns_1000_groups_and_200_rows_are_read_within_the_budget(long_tables: Table):
+    """All is as promised of small ones; more than half of them have as many groups as are read."""
+    test_all_is_finite_and_padding_is_zero(long_tables)
+    rows = np.asarray(long_tables.row)
+    assert rows.shape == (60, 11, 10)
+    assert ((rows[:, :9].sum(2) > 0).sum(1) == 9).mean() > 0.6
+    assert np.asarray(long_tables.column).sum(1).max() > 25
+    asked, labelled = np.asarray(long_tables.asked)[:, 9:].sum(2), np.asarray(long_tables.labelled)[:, 9:].sum(2)
+    assert asked.min() >= 1
+    assert labelled.max() >= 5
+
+
+def test_a_generator_of_the_largest_tables_draws_them():
+    """1,000 groups of up to 200 rows and 30 columns, nothing left out."""
+    table = jax.jit(partial(sample_tables, Shape(1000, 2, 200, 30), 1))(key=table_key(1))
+    assert table.x.shape == (1, 1002, 200, 30)
+    assert np.isfinite(table.y).all()
+    assert float(np.asarray(table.row)[0].sum(1).max()) > 100
+
+
+def test_the_last_tables_are_linear_where_that_is_asked_for(long_tables: Table):
+    """Without noise their targets lie on a line in each group: few columns leave nothing over."""
+    assert not np.asarray(long_tables.is_class)[40:].any()
+    small = jax.jit(partial(sample_tables, Shape(6, 1, 40, 3, longest=60), 40, linear=20))(key=table_key(6))
+    left = []
+    for place in range(40):
+        here = np.asarray(small.row)[place, -1] > 0
+        z = np.insert(np.asarray(small.x)[place, -1][here], 0, 1.0, axis=1)
+        clean = np.asarray(small.clean)[place, -1][here]
+        left.append(np.abs(clean - z @ np.linalg.lstsq(z, clean, rcond=None)[0]).max())
+    assert max(left[20:]) < 1e-3
+    assert np.mean(np.array(left[:20]) > 1e-3) > 0.3
+
+
+def test_thinning_takes_the_first_the_last_and_evenly_between():
+    rows = jnp.asarray(np.arange(9)[None] < np.array([[9], [5], [3]]), dtype=jnp.float32)
+    values = jnp.arange(27.0).reshape(3, 9)
+    np.testing.assert_array_equal(thinned(values, rows, 3), [[0, 4, 8], [9, 11, 13], [18, 19, 20]])
+    np.testing.assert_array_equal(thinned(values, rows, 9), values)
+
+
+def test_the_limit_holds_for_thinned_tables():
+    """Its variance is that of its errors, as it is for tables that are read whole."""
+    shape = Shape(8, 4, 5, 2, longest=40)
+    tables, truth = jax.jit(partial(linear_tables, shape, 150))(key=table_key(8))
+    ratio = []
+    for place in range(150):
+        one = one_of(tables, place)
+        mean, variance = bayes_limit(one, one_of(truth, place))
+        asked = np.asarray(one.asked) > 0
+        ratio.append(np.mean((np.asarray(one.y) - mean)[asked] ** 2 / variance[asked]))
+    assert np.mean(ratio) == pytest.approx(1.0, abs=0.1)

@@ -15,7 +15,9 @@ from PIL import Image
 from scipy.stats import chisquare
 
 from stmaml.benchmarks import plain_multi
-from stmaml.benchmarks.plain_multi import Config, Draw, FewShot, HostImages, Images, find_datasets
+from stmaml.benchmarks.class_albums import find_datasets
+from stmaml.benchmarks.held_images import HostImages, Images
+from stmaml.benchmarks.plain_multi import Config, Draw, FewShot
 from stmaml.benchmarks.sources import DrawingSource, check_batch, freeze, measure_scaling
 from stmaml.data.pictures import decode_pictures
 from stmaml.errors import SettingError, SourceError

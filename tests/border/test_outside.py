@@ -24,7 +24,8 @@ from stmaml.data.archives import Bounds, members
 from stmaml.data.faces import read_faces
 from stmaml.data.idx import read_grey_folder, read_split
 from stmaml.data.noaa import read_stations
-from stmaml.data.pictures import UNREADABLE, decode_pictures
+from stmaml.data.picture_decoding import UNREADABLE
+from stmaml.data.pictures import decode_pictures
 from stmaml.errors import SourceError
 from stmaml.tables.reading import read_table
 

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stmaml.data import pictures
-from stmaml.data.pictures import CMYK, GREY, UNREADABLE, decode_pictures, load_pictures, read_member
+from stmaml.data import picture_decoding, pictures
+from stmaml.data.picture_decoding import CMYK, GREY, UNREADABLE
+from stmaml.data.picture_files import read_member
+from stmaml.data.pictures import decode_pictures, load_pictures
 from stmaml.errors import SourceError
 from stmaml.progress import Told, listening
 from tests.picture_files import colours, encoded, pack, write_picture
@@ -280,7 +282,7 @@ def test_a_source_that_is_neither_folder_nor_archive_is_named(tmp_path):
 
 
 def test_progress_is_told_in_bytes_up_to_the_last(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "BATCH", 2)
+    monkeypatch.setattr(picture_decoding, "BATCH", 2)
     folder = album(tmp_path / "birds")
     told: list[Told] = []
     with listening(told.append):

@@ -10,6 +10,10 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import polars as pl
 
@@ -17,13 +21,15 @@ from stmaml.cli import effects, evaluate, predict, update
 from stmaml.pool.fitting import fit_pool
 from stmaml.pool.opening import open_pool_table
 from stmaml.pool.store import PoolRun, PoolSettings
+from stmaml.prior.learner import Learner, Sizes
+from stmaml.prior.weights import load_weights, save_weights
 from stmaml.reports.pools import write_pool_report
 from stmaml.runs import Run
 from stmaml.tables.benchmark import Config, TableConfig
 from stmaml.tables.reading import read_table
 from tests.fuzz.kinds import FORGED_JSON, FORGED_NPZ, JSON, Kind
 
-NUMBERS, CLASSES = ("mean", "mixed", "boosting"), ("shares", "mixed-logistic")
+NUMBERS, CLASSES, SHIPPED = ("mean", "mixed", "boosting"), ("shares", "mixed-logistic"), ("mean", "prior")
 
 
 def _rows(classes: bool) -> pl.DataFrame:
@@ -36,23 +42,24 @@ def _rows(classes: bool) -> pl.DataFrame:
 
 
 @cache
-def _fitted(classes: bool) -> Path:
+def _fitted(members: tuple[str, ...]) -> Path:
     """A pool that is fitted once, with the rows it was fitted to beside it; a process keeps it till its end."""
     folder = Path(tempfile.mkdtemp(prefix="stmaml-pool-"))
+    classes = members == CLASSES
     _rows(classes).write_csv(folder / "rows.csv")
     _rows(classes).drop("y").head(20).write_csv(folder / "ask.csv")
     config = Config(TableConfig("shop", "y"), (str(folder / "rows.csv"),))
     table = open_pool_table(read_table([folder / "rows.csv"]), config, shots=3)
-    settings = PoolSettings(CLASSES if classes else NUMBERS, 3)
+    settings = PoolSettings(members, 3)
     store = PoolRun(Run(folder / "run"))
     store.create(table.config, settings, 0)
     fit_pool(table, settings, store=store)
     return folder
 
 
-def _file(name: str, *, classes: bool = False, finished: bool = True) -> Callable[[Path], Path]:
+def _file(name: str, *, members: tuple[str, ...] = NUMBERS, finished: bool = True) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
-        shutil.copytree(_fitted(classes), folder, dirs_exist_ok=True)
+        shutil.copytree(_fitted(members), folder, dirs_exist_ok=True)
         if not finished:
             (folder / "run" / "pool.json").unlink()
         return folder / "run" / name
@@ -119,13 +126,25 @@ def _resume(path: Path) -> None:
         run.member(name)
 
 
+def _weights(folder: Path) -> Path:
+    save_weights(Learner(Sizes(16, 1, 16, 1), key=jr.key(0)), folder / "weights.npz")
+    return folder / "weights.npz"
+
+
+def _load_weights(path: Path) -> None:
+    arrays = eqx.filter(load_weights(path), eqx.is_array)
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(arrays)), "weights that are no numbers"
+
+
 KINDS: tuple[Kind, ...] = (
     Kind("config.json (pool)", _file("config.json"), _ask, JSON, dear=True),
     Kind("pool.json", _file("pool.json"), _ask, FORGED_JSON, dear=True),
-    Kind("pool.json (classes)", _file("pool.json", classes=True), _ask, FORGED_JSON, dear=True),
+    Kind("pool.json (classes)", _file("pool.json", members=CLASSES), _ask, FORGED_JSON, dear=True),
     Kind("member of a pool", _file("members/mixed.npz"), _ask, FORGED_NPZ, dear=True),
     Kind("boosted member", _file("members/boosting.npz"), _ask, FORGED_NPZ, dear=True),
-    Kind("member (classes)", _file("members/mixed-logistic.npz", classes=True), _ask, FORGED_NPZ, dear=True),
+    Kind("member (classes)", _file("members/mixed-logistic.npz", members=CLASSES), _ask, FORGED_NPZ, dear=True),
+    Kind("member that ships", _file("members/prior.npz", members=SHIPPED), _ask, FORGED_NPZ, dear=True),
+    Kind("weights that ship", _weights, _load_weights, FORGED_NPZ, dear=True),
     Kind("known rows", _file("known.parquet"), _ask, dear=True),
     Kind("effects", _file("effects.npz"), _tell, FORGED_NPZ),
     Kind("result.json", _file("result.json"), _score, FORGED_JSON),

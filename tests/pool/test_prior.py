@@ -2,6 +2,8 @@
 
 import shutil
 
+import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import polars as pl
@@ -10,11 +12,13 @@ import pytest
 from stmaml import FewShotRegressor
 from stmaml.errors import RunError
 from stmaml.pool.base import Column, Draw, GroupedRows
+from stmaml.pool.crossfit import fold_fits, held_out_tasks
 from stmaml.pool.model import PoolModel
 from stmaml.pool.prior import FittedPrior, Prior, shares
 from stmaml.pool.registry import usual_members
 from stmaml.prior.learner import Learner, Sizes
 from stmaml.prior.reading import MOST_COLUMNS, MOST_ROWS, MOST_SCALED, keep_rows, limits_said, questions
+from stmaml.prior.tuning import Tuned
 from stmaml.prior.weights import load_weights, save_weights, shipped_folder, shipped_learner
 
 
@@ -42,9 +46,15 @@ def split(rows: GroupedRows, train: int) -> tuple[GroupedRows, GroupedRows]:
     return rows.of_groups(np.arange(train)), rows.of_groups(np.arange(train, rows.num_groups))
 
 
+def fit(member: Prior, rows: GroupedRows, draw: Draw) -> FittedPrior:
+    (fitted,) = member.fit_each(rows, [np.arange(rows.num_groups)], draw)
+    assert isinstance(fitted, FittedPrior)
+    return fitted
+
+
 def test_labelled_rows_of_a_group_help(member: Prior):
     train, new = split(made_rows(12, 8), 8)
-    fitted = member.fit(train, Draw(4))
+    fitted = fit(member, train, Draw(4))
     errors, task = [], []
     for shots in (0, 4):
         tasks = Draw(4).tasks(new, shots, 1)
@@ -60,8 +70,8 @@ def test_labelled_rows_of_a_group_help(member: Prior):
 def test_the_unit_of_the_target_is_kept(member: Prior):
     train, new = split(made_rows(10, 6), 7)
     tasks = Draw(2).tasks(new, 2, 1)
-    plain = member.fit(train, Draw(2)).predict(tasks)
-    big = member.fit(_scaled(train), Draw(2)).predict(Draw(2).tasks(_scaled(new), 2, 1))
+    plain = fit(member, train, Draw(2)).predict(tasks)
+    big = fit(member, _scaled(train), Draw(2)).predict(Draw(2).tasks(_scaled(new), 2, 1))
     np.testing.assert_allclose(big.mean, 50 + 10 * plain.mean, rtol=1e-3, atol=1e-2)
     np.testing.assert_allclose(big.variance, 100 * plain.variance, rtol=1e-2)
 
@@ -74,7 +84,7 @@ def _scaled(rows: GroupedRows) -> GroupedRows:
 def test_class_probabilities_sum_to_1(member: Prior, classes: int):
     train, new = split(made_rows(9, 6, classes), 7)
     tasks = Draw(2).tasks(new, 2, 1)
-    said = member.fit(train, Draw(2)).predict(tasks)
+    said = fit(member, train, Draw(2)).predict(tasks)
     assert said.mean.shape == (len(tasks.asked), classes)
     np.testing.assert_allclose(said.mean.sum(1), 1, atol=1e-6)
     assert (said.mean > 0).all()
@@ -82,7 +92,7 @@ def test_class_probabilities_sum_to_1(member: Prior, classes: int):
 
 def test_what_was_kept_says_the_same(member: Prior):
     train, new = split(made_rows(8, 6), 6)
-    fitted = member.fit(train, Draw(2))
+    fitted = fit(member, train, Draw(2))
     back = member.restore({name: np.asarray(value) for name, value in fitted.state().items()})
     tasks = Draw(2).tasks(new, 1, 1)
     np.testing.assert_array_equal(back.predict(tasks).mean, fitted.predict(tasks).mean)
@@ -173,6 +183,7 @@ def test_a_table_predicts_without_a_fit(stmaml, shipped, tmp_path):
         (["--query", "q.csv"], "needs the folder of a run"),
         (["--query", "q.csv", "--train", "t.csv", "--target", "y"], "--task is missing"),
         (["run", "--query", "q.csv", "--train", "t.csv"], "Leave one of them out"),
+        (["run", "--query", "q.csv", "--steps", "3"], "trained already"),
     ],
 )
 def test_what_does_not_go_together_is_a_sentence(stmaml, words: list[str], said: str):
@@ -197,3 +208,44 @@ def test_an_estimator_refuses_another_prior_and_further_members(settings):
     rows = made_rows(6, 4)
     with pytest.raises(ValueError, match="prior"):
         FewShotRegressor(**settings).fit(rows.x, rows.y, groups=[f"g{i}" for i in rows.group])
+
+
+def test_one_fit_of_the_prior_answers_for_new_groups(member: Prior):
+    """Nothing is trained, so that five more of them would say much the same."""
+    rows = made_rows(10, 6)
+    _, whole = fold_fits(member, rows, np.arange(10) % 5, Draw(2))
+    assert isinstance(whole, FittedPrior)
+    assert len(whole.kept.y) == len(rows.y)
+
+
+def test_fits_to_parts_of_a_table_share_their_programs(member: Prior):
+    """What is padded is forgotten: memories of parts are of one size, and say what an exact one does."""
+    rows = made_rows(20, 6)
+    fits = member.fit_each(rows, [np.arange(15), np.arange(20)], Draw(2))
+    assert all(isinstance(one, FittedPrior) for one in fits)
+    shapes = [jax.tree.map(jnp.shape, one.memory) for one in fits if isinstance(one, FittedPrior)]
+    assert shapes[0] == shapes[1]
+    tasks = Draw(2).tasks(made_rows(4, 6, seed=1), 2, 1)
+    (alone,) = member.fit_each(rows, [np.arange(15)], Draw(2))
+    np.testing.assert_allclose(alone.predict(tasks).mean, fits[0].predict(tasks).mean, atol=1e-4)
+
+
+def test_few_held_out_tasks_are_asked_where_that_is_said():
+    rows = made_rows(60, 20)
+    for tasks in held_out_tasks(rows, Draw(2, max_query=8), (0, 2), most=32):
+        assert len(tasks) == 32
+        assert len(np.unique(tasks.group)) == 32
+        assert max(len(one) for one in tasks.query) == 8
+    (tasks,) = held_out_tasks(made_rows(5, 20), Draw(2), (0,), most=32)
+    assert len(tasks) == 30  # six of each group
+
+
+def test_an_estimator_may_train_the_prior_further(shipped, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "stmaml.pool.prior.tune",
+        lambda learner, kept, steps, *, seed: asked.append(steps) or Tuned(learner, (1.0, 0.9)),
+    )
+    rows = made_rows(25, 6)
+    FewShotRegressor(prior="tables", steps=3).fit(rows.x, rows.y, groups=[f"g{i}" for i in rows.group])
+    assert asked == [3] * 6  # five folds of 20 groups, and all groups

@@ -12,7 +12,7 @@ from stmaml.benchmarks.hierarchies import Shape, sample_tables, table_key
 from stmaml.errors import RunError
 from stmaml.prior.layers import attend
 from stmaml.prior.learner import About, Groups, Learner, Said, Sizes, begin
-from stmaml.prior.training import STRAY, STRAY_STD, Piece, losses
+from stmaml.prior.training import STRAY, STRAY_STD, losses
 from stmaml.prior.weights import load_weights, save_weights
 
 SMALL = Sizes(64, 1, 64, 1)
@@ -217,11 +217,3 @@ def test_weights_of_other_sizes_are_refused(learner: Learner, tmp_path):
     save_weights(wrong, tmp_path / "weights.npz")
     with pytest.raises(RunError, match="weights"):
         load_weights(tmp_path / "weights.npz")
-
-
-def test_the_rate_rises_then_falls():
-    piece = Piece(100.0, rate=1.0, warm_up=10, fall=0.5)
-    assert piece.rate_at(0, 0.0) == pytest.approx(0.1)
-    assert piece.rate_at(50, 40.0) == 1.0
-    assert piece.rate_at(50, 75.0) == pytest.approx(0.5)
-    assert piece.rate_at(50, 100.0) == 0.0

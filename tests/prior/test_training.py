@@ -12,8 +12,9 @@ import pytest
 from stmaml.benchmarks.hierarchies import Shape, sample_tables, table_key
 from stmaml.prior.judging import Judge
 from stmaml.prior.learner import Learner, Sizes
+from stmaml.prior.pieces import Plan, first_rest, train
 from stmaml.prior.steps import begin_steps
-from stmaml.prior.training import Piece, State, answer, batch_of, draw_batches, log_normal, one_step, train_piece
+from stmaml.prior.training import State, answer, batch_of, draw_batches, log_normal, one_step
 from stmaml.prior.training import with_strays as strays
 
 SMALL = Sizes(64, 1, 64, 1)
@@ -44,11 +45,11 @@ def test_a_step_that_runs_away_is_not_taken():
     state = State(weights, weights, begin_steps(weights))
     batch = batch_of(sample_tables(SHAPE, 2, key=table_key(1)))
     broken = eqx.tree_at(lambda one: one.table.y, batch, batch.table.y.at[0].set(jnp.nan))
-    step = jax.jit(partial(one_step, static, Piece(1.0, half=False)))
-    after, loss = step(state, broken, jnp.asarray(1e-3))
+    step = jax.jit(partial(one_step, static, False))
+    after, loss = step(state, broken, jnp.asarray(1e-3), jnp.asarray(0.0))
     assert np.isnan(float(loss))
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(state), strict=True))
-    taken, loss = step(state, batch, jnp.asarray(1e-3))
+    taken, loss = step(state, batch, jnp.asarray(1e-3), jnp.asarray(0.0))
     assert np.isfinite(float(loss))
     assert not np.array_equal(taken.weights.head.weight, weights.head.weight)
 
@@ -58,14 +59,10 @@ def test_training_beats_the_linear_model_it_starts_from():
     """On new tables, with no more than is possible, and with intervals that hold."""
     shape = Shape(8, 3, 8, 2)
     judge = Judge(shape, 200)
-    first = last = Learner(SMALL, key=jr.key(0))
-    for step, *_, mean in train_piece(
-        first, Piece(600.0, rate=3e-3, half=False, keep=0.98, warm_up=30), ((shape, 32),)
-    ):
-        last = mean
-        if step >= 192:
-            break
-    before, after = judge(first), judge(last)
+    first = Learner(SMALL, key=jr.key(0))
+    plan = Plan(3e-3, warm_up=30, fall_from=128, fall_steps=64, keep=0.98, rest=64, half=False)
+    *_, last = train(first_rest(first), plan, ((shape, 32),), (0,))
+    before, after = judge(first), judge(last.learner)
     assert after["numbers"] < before["numbers"] - 0.005
     assert after["classes"] < before["classes"] - 0.005
     assert after["error"] < before["error"] - 0.005

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from stmaml.errors import SourceError
-from stmaml.tables.oddities import far_codes, refuse_outliers
+from stmaml.tables.cells import check_finite
+from stmaml.tables.oddities import centre_and_spread, far_codes, fences, refuse_outliers
 from stmaml.tables.schema import infer_schema
 from stmaml.tables.target import check_target, infer_target
 from tests.table_data import draw
@@ -137,3 +138,19 @@ def test_one_wild_target_does_not_set_the_scale_and_ordinary_ones_are_as_they_we
     wild = infer_target(pl.Series("y", y), every)
     assert wild.mean == pytest.approx(plain.mean, rel=0.01)
     assert wild.std == pytest.approx(plain.std, rel=0.1)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e120, 1e295])
+def test_numbers_whose_squares_are_beyond_all_have_a_finite_scale(unit):
+    """With `filterwarnings = error`, an overflow that is told would end the test."""
+    values = normal(500)
+    mean, spread = centre_and_spread(values * unit)
+    inside = np.clip(values, *fences(values))
+    np.testing.assert_allclose([mean / unit, spread / unit], [inside.mean(), inside.std()], rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [1.1e300, -1.7e308])
+def test_numbers_next_to_infinity_are_refused_with_their_row(value):
+    with pytest.raises(SourceError, match=re.escape(f"column 'c' holds {value:.3g} in row 2")):
+        check_finite(pl.Series("c", [1.0, value]))
+    check_finite(pl.Series("c", [1.0, 1e299, None]))

@@ -24,7 +24,7 @@ from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, 
 from stmaml.benchmarks.sources import freeze, mirrored
 from stmaml.data.faces import ATTRIBUTES_FILE, Faces, read_faces
 from stmaml.data.folders import data_folder
-from stmaml.data.pictures import ARCHIVES
+from stmaml.data.picture_files import ARCHIVES
 from stmaml.draws import distinct_set
 from stmaml.errors import SourceError, at_least
 from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec

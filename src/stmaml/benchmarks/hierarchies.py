@@ -10,7 +10,6 @@ normal differences of level and slopes, normal noise. `bayes_limit` is that pred
 variances."""
 
 import operator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,29 +20,20 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from stmaml.benchmarks.hierarchy_columns import Columns, bernoulli, draw_columns, log_uniform
+from stmaml.benchmarks.hierarchy_columns import (
+    MOST_SCALED,
+    NUMBER,
+    Columns,
+    bernoulli,
+    draw_columns,
+    log_uniform,
+    scaled,
+)
+from stmaml.benchmarks.hierarchy_rows import Shape, draw_rows, label_rows, thinned, train_rows, whole_rows
 from stmaml.benchmarks.hierarchy_targets import Targets, draw_targets
 
-CLASSES, SKEWED, ORDERED = 0.25, 0.25, 0.5  # shares of tables
+CLASSES, SKEWED = 0.25, 0.25  # shares of tables
 MOST_TARGET = 12.0  # spreads
-FEWEST_GROUPS, FEWEST_ROWS = 3, 2
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The most that tables drawn side by side have."""
-
-    groups: int
-    """To learn from."""
-    new_groups: int
-    slots: int
-    """Rows of a group."""
-    columns: int
-
-    @property
-    def rows(self) -> tuple[int, int]:
-        """All groups, the new ones last, and rows of each."""
-        return self.groups + self.new_groups, self.slots
 
 
 class Table(eqx.Module):
@@ -71,59 +61,54 @@ class Table(eqx.Module):
         return (self.row - self.labelled).at[..., : self.num_train, :].set(0.0)
 
 
-def table_key(seed: int) -> PRNGKeyArray:
+def table_key(seed: int | Int[Array, ""]) -> PRNGKeyArray:
     """A key to draw tables with. Its bits come from one instruction: the usual ones, written out for each of a hundred
     draws, take minutes to compile."""
     return jr.key(seed, impl="unsafe_rbg")
 
 
-def sample_tables(shape: Shape, num_tables: int, *, shots: int | None = None, key: PRNGKeyArray) -> Table:
+def sample_tables(
+    shape: Shape, num_tables: int, *, shots: int | None = None, linear: int = 0, key: PRNGKeyArray
+) -> Table:
     """Fresh tables: the same key gives the same ones. With `shots`, all have as many groups and rows as the shape says,
-    and so many labelled rows in each new group."""
-    return jax.vmap(partial(_table, shape, shots))(jr.split(key, num_tables))
+    and so many labelled rows in each new group. The last `linear` of them are as `linear_tables` draws them."""
+    keys = jr.split(key, num_tables)
+    if not linear:
+        return jax.vmap(partial(_table, shape, shots, None))(keys)
+    return jax.vmap(partial(_table, shape, shots))(jnp.arange(num_tables) >= num_tables - linear, keys)
 
 
-def _table(shape: Shape, shots: int | None, key: PRNGKeyArray) -> Table:
+def _table(shape: Shape, shots: int | None, is_linear: Bool[Array, ""] | None, key: PRNGKeyArray) -> Table:
     rows_key, column_key, target_key, form_key, class_key = jr.split(key, 5)
-    rows, labelled = draw_rows(shape, rows_key) if shots is None else whole_rows(shape, shots)
-    train = _train(rows, shape.groups)
-    columns = draw_columns(rows, train, shape.columns, column_key)
-    found = skewed(draw_targets(columns, rows, target_key), form_key, train)
+    drawn = draw_rows(shape, rows_key) if shots is None else whole_rows(shape, shots)[0]
+    columns = draw_columns(drawn, train_rows(drawn, shape.groups), shape.columns, column_key)
+    found = draw_targets(columns, drawn, target_key)
+    rows, columns, found = thin_table(drawn, columns, found, shape)
+    train = train_rows(rows, shape.groups)
+    labelled = label_rows(rows, shape.groups, rows_key) if shots is None else whole_rows(shape, shots)[1]
+    found = skewed(found, form_key, train)
     is_class = jr.bernoulli(class_key, CLASSES)
     classes = chosen(found.y, columns, jr.fold_in(class_key, 1), train)
-    y = jnp.where(is_class, classes, found.y)
-    return Table(
-        columns.seen, y * rows, found.clean * rows, rows, labelled, columns.real, columns.kind, is_class, shape.groups
-    )
+    y, clean = jnp.where(is_class, classes, found.y) * rows, found.clean * rows
+    if is_linear is not None:
+        line, _ = linear_targets(columns.seen, rows, train, jr.fold_in(key, 1))
+        y, clean = jnp.where(is_linear, line.y, y), jnp.where(is_linear, line.clean, clean)
+        is_class = is_class & ~is_linear
+    return Table(columns.seen, y, clean, rows, labelled, columns.real, columns.kind, is_class, shape.groups)
 
 
-def draw_rows(shape: Shape, key: PRNGKeyArray) -> tuple[Float[Array, "g s"], Float[Array, "g s"]]:
-    """Which slots hold rows, and which rows are labelled: in new groups the first ones, or some at random."""
-    keys = jr.split(key, 6)
-    groups, slots = shape.rows
-    few = jnp.exp(jr.uniform(keys[0], minval=jnp.log(FEWEST_GROUPS), maxval=jnp.log(shape.groups + 1)))
-    count = jnp.where(jr.bernoulli(jr.fold_in(keys[0], 1), 0.3), shape.groups, few)
-    low = jr.randint(keys[1], (), FEWEST_ROWS, slots + 1)
-    size = jnp.where(jr.bernoulli(keys[2], 0.4), slots, jr.randint(keys[3], (groups, 1), low, slots + 1))
-    place, number = jnp.arange(slots)[None], jnp.arange(groups)[:, None]
-    there = (number < jnp.floor(count)) | (number >= shape.groups)
-    rows = ((place < size) & there).astype(jnp.float32)
-    shots = jnp.minimum(_shots(keys[4], groups, slots), size - 1)
-    order = jnp.where(jr.bernoulli(keys[5], ORDERED), place, jr.uniform(jr.fold_in(keys[5], 1), (groups, slots)))
-    order = jnp.where(rows > 0, order, jnp.inf)
-    rank = jnp.argsort(jnp.argsort(order, axis=1), axis=1)
-    return rows, rows * jnp.where(number < shape.groups, 1.0, rank < shots)
-
-
-def _shots(key: PRNGKeyArray, groups: int, slots: int) -> Int[Array, "g 1"]:
-    """None, or a number whose logarithm is about uniform."""
-    none, some = jr.split(key)
-    many = jnp.exp(jr.uniform(some, (groups, 1), minval=0.0, maxval=jnp.log(slots))).astype(jnp.int32)
-    return jnp.where(jr.bernoulli(none, 0.2, (groups, 1)), 0, many)
-
-
-def _train(rows: Float[Array, "g s"], groups: int) -> Float[Array, "g s"]:
-    return rows * (jnp.arange(rows.shape[0])[:, None] < groups)
+def thin_table(
+    drawn: Float[Array, "g s"], columns: Columns, found: Targets, shape: Shape
+) -> tuple[Float[Array, "g k"], Columns, Targets]:
+    """The rows that are read, with their columns and targets; numbers are then in spreads of these rows."""
+    if drawn.shape[1] <= shape.slots:
+        return drawn, columns, found
+    parts = drawn, columns.seen, columns.true, columns.date, found
+    rows, seen, true, date, found = thinned(parts, drawn, shape.slots)
+    train = train_rows(rows, shape.groups)
+    number = (columns.kind == NUMBER)[None, None]
+    seen = jnp.where(number, jnp.clip(scaled(seen, train), -MOST_SCALED, MOST_SCALED), seen) * rows[..., None]
+    return rows, Columns(seen, true, columns.kind, columns.real, date, columns.is_dated), found
 
 
 def skewed(found: Targets, key: PRNGKeyArray, train: Float[Array, "g s"]) -> Targets:
@@ -175,19 +160,25 @@ def linear_tables(
     return jax.vmap(partial(_linear_table, shape, shots))(jr.split(key, num_tables))
 
 
-def whole_rows(shape: Shape, shots: int) -> tuple[Float[Array, "g s"], Float[Array, "g s"]]:
-    """All slots hold rows, of which the first ones of new groups are labelled."""
-    new = jnp.arange(shape.rows[0])[:, None] >= shape.groups
-    labelled = jnp.where(new & (jnp.arange(shape.slots)[None] >= shots), 0.0, 1.0)
-    return jnp.ones(shape.rows), labelled
-
-
 def _linear_table(shape: Shape, shots: int | None, key: PRNGKeyArray) -> tuple[Table, Variances]:
+    rows_key, column_key = jr.split(key, 8)[:2]
+    drawn = draw_rows(shape, rows_key) if shots is None else whole_rows(shape, shots)[0]
+    columns = draw_columns(drawn, train_rows(drawn, shape.groups), shape.columns, column_key)
+    nothing = Targets(jnp.zeros_like(drawn), jnp.zeros_like(drawn))
+    rows, columns, _ = thin_table(drawn, columns, nothing, shape)
+    labelled = label_rows(rows, shape.groups, rows_key) if shots is None else whole_rows(shape, shots)[1]
+    found, truth = linear_targets(columns.seen, rows, train_rows(rows, shape.groups), key)
+    numbers = jnp.zeros((), dtype=bool)
+    table = Table(columns.seen, found.y, found.clean, rows, labelled, columns.real, columns.kind, numbers, shape.groups)
+    return table, truth
+
+
+def linear_targets(
+    x: Float[Array, "g s c"], rows: Float[Array, "g s"], train: Float[Array, "g s"], key: PRNGKeyArray
+) -> tuple[Targets, Variances]:
+    """Targets linear in all columns, in spreads about their mean, and what they were drawn with."""
     keys = jr.split(key, 8)
-    rows, labelled = draw_rows(shape, keys[0]) if shots is None else whole_rows(shape, shots)
-    train = _train(rows, shape.groups)
-    columns = draw_columns(rows, train, shape.columns, keys[1])
-    k = shape.columns + 1
+    k = x.shape[-1] + 1
     slope = jnp.full(k, 1.0) * log_uniform(keys[2], 0.1, 1.0)
     level, slopes = log_uniform(keys[3], 0.05, 3.0), bernoulli(keys[4], 0.6) * log_uniform(keys[4], 0.01, 0.3)
     group = jnp.concatenate([level[None], jnp.full(k - 1, slopes)])
@@ -195,17 +186,14 @@ def _linear_table(shape: Shape, shots: int | None, key: PRNGKeyArray) -> tuple[T
     own = jnp.sqrt(slope)[None] * jr.normal(keys[6], (1, k)) + jnp.sqrt(group)[None] * jr.normal(
         keys[7], (rows.shape[0], k)
     )
-    clean = jnp.einsum("gsk,gk->gs", with_level(columns.seen), own)
+    clean = jnp.einsum("gsk,gk->gs", with_level(x), own)
     y = clean + jnp.sqrt(noise) * jr.normal(jr.fold_in(key, 1), rows.shape)
     total = jnp.maximum(train.sum(), 1.0)
     mean = (y * train).sum() / total
     spread = jnp.sqrt((jnp.square(y - mean) * train).sum() / total) + 1e-6
     square = jnp.square(spread)
     truth = Variances(-mean / spread, slope / square, group / square, noise / square)
-    y, clean = (rows * (value - mean) / spread for value in (y, clean))
-    numbers = jnp.zeros((), dtype=bool)
-    table = Table(columns.seen, y, clean, rows, labelled, columns.real, columns.kind, numbers, shape.groups)
-    return table, truth
+    return Targets(*(rows * (value - mean) / spread for value in (y, clean))), truth
 
 
 def with_level(x: Float[Array, "*g s c"]) -> Float[Array, "*g s k"]:

@@ -1,9 +1,8 @@
 """`stmaml evaluate`."""
 
 import json
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +15,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from stmaml.border.files import read_file
 from stmaml.border.writing import NotWritten, check_writable
 from stmaml.cli.parsing import parse
 from stmaml.cli.progress import open_benchmark, showing
@@ -25,7 +25,7 @@ from stmaml.experiments import EvaluateConfig, Scored, load_experiment, score_ru
 from stmaml.metric_table import metric
 from stmaml.metrics import of_each_task, summarise_crossed
 from stmaml.pool.kind import is_pool
-from stmaml.runs import Run, find_runs
+from stmaml.runs import AFTERCARE, Run, find_runs, write_bytes
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,11 @@ def _refusal(folder: Path) -> NotWritten | None:
 
 
 def _copied(run: Run, folder: Path) -> Run:
-    """The run without its checkpoints, in another folder."""
-    shutil.copytree(run.folder, folder, ignore=shutil.ignore_patterns("checkpoints", "report", "*.partial", "lock"))
+    """The run without its checkpoints, log and scores, in another folder. Whatever else there is stays where it is: a
+    link to a device would be copied without end."""
+    for name in ("config.json", "learner.npz", *AFTERCARE):
+        with suppress(FileNotFoundError):
+            write_bytes(folder / name, read_file(run.folder / name))
     return Run(folder)
 
 

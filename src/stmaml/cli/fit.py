@@ -19,7 +19,7 @@ from stmaml.cli.pools import show_pool
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.results import show_result
 from stmaml.cli.showing import plain_console, without_nan
-from stmaml.cli.stopping import StopRequest, stop_requests
+from stmaml.cli.stopping import StopRequest, leave_stopped, stop_requests
 from stmaml.errors import SettingError
 from stmaml.experiments import create_runs, train_runs
 from stmaml.methods import METHODS
@@ -172,9 +172,10 @@ def _fit(
     try:
         with stop_requests(stop), showing(console, "compiling"):
             train_runs([run], experiment, benchmark, observers=(stop,), should_stop=stop.requested)
+        if stop.requested():  # while the last steps ran
+            leave_stopped(stop)
     except Interrupted:
-        console.print(stop.sentence())
-        sys.exit(128 + stop.signal)
+        leave_stopped(stop)
     except Diverged as error:
         fail(f"{error}. Look for columns with wild values in the list above, and drop or correct them.", code=3)
     _hand_back_memory()

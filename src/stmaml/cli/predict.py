@@ -28,6 +28,8 @@ from stmaml.tables.reading import read_table
 from stmaml.tables.schema import Schema
 from stmaml.tables.writing import as_csv, check_writable, form_of, writer_of
 
+NAME_BYTES = 120  # of a group's name in that of its file, which may have 255 with what is added while it is written
+
 
 @dataclass(frozen=True)
 class Predict:
@@ -47,6 +49,8 @@ class Predict:
     """With --train: column to predict."""
     order: str | None = None
     """With --train: column that orders the rows of a group; labelled rows are then the first ones."""
+    steps: int = 0
+    """With --train: steps in which the learner is trained further on the table first; worth it for many groups."""
     support: Path | None = None
     """Table of labelled rows of the same groups; predicted without any if not given."""
     out: Path | None = None
@@ -154,7 +158,7 @@ def _levels(flags: Predict) -> tuple[float, ...]:
 
 def _check(flags: Predict) -> None:
     at_least(1, samples=flags.samples)
-    at_least(0, suggest=flags.suggest)
+    at_least(0, suggest=flags.suggest, steps=flags.steps)
     if not flags.quantiles:
         raise SettingError("--quantiles needs at least one level, such as 0.05 0.5 0.95.")
     if not all(0 < level < 1 for level in flags.quantiles):
@@ -163,8 +167,19 @@ def _check(flags: Predict) -> None:
         raise SettingError(f"--coverage must lie between 0 and 1; got {flags.coverage:g}.")
     if flags.out is not None:
         writer_of(flags.out)
+        _refuse_inputs(flags, flags.out)
+    if flags.steps and flags.train is None:
+        raise SettingError("--steps trains on a table that --train names; a run of 'stmaml fit' is trained already.")
     if flags.save_adapted is not None and flags.support is None:
         raise SettingError("--save-adapted needs labelled rows to adapt to; name them with --support.")
+
+
+def _refuse_inputs(flags: Predict, out: Path) -> None:
+    """Predictions do not replace what they are made from."""
+    for name in ("query", "support", "train", "run"):
+        read = getattr(flags, name)
+        if read is not None and out.exists() and read.exists() and out.samefile(read):
+            raise SettingError(f"--out {out} is the file that --{name} reads, which would be lost. Name another.")
 
 
 def _refuse_support(flags: Predict) -> None:
@@ -187,7 +202,7 @@ def _save_adapted(folder: Path, model: Any, support: pl.DataFrame, flags: Predic
 
 def file_name(group: str) -> str:
     """A name for a group's file: its own, or with a digest where it holds what file names should not."""
-    plain = re.sub(r"[^\w.-]+", "_", group).strip(".")[:80]
+    plain = re.sub(r"[^\w.-]+", "_", group).strip(".").encode()[:NAME_BYTES].decode(errors="ignore")
     return plain if plain == group and plain else f"{plain}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
 
 

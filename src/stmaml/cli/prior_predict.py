@@ -34,7 +34,7 @@ def answer_of_table(flags: Any, levels: tuple[float, ...], form: str) -> tuple[S
     query = read_table([flags.query], replace(reading, known=tuple(frame.columns)))
     check_writable(query, form)
     table = open_pool_table(_enough(frame, query, flags.task), config, seed=flags.seed)
-    model = fit_pool(table, PoolSettings((NAME,))).model
+    model = fit_pool(table, PoolSettings((NAME,), steps=flags.steps)).model
     known = replace(reading, known=model.schema.names, may_be_empty=True)
     support = None if flags.support is None else read_table([flags.support], known)
     answer = model.predict(

@@ -18,7 +18,7 @@ from stmaml.cli.parsing import benchmark_first, flags_of, named, option, parse
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.reproduce_all import ALL, reproduce_all
 from stmaml.cli.showing import plain_console, without_nan
-from stmaml.cli.stopping import StopRequest, stop_requests
+from stmaml.cli.stopping import StopRequest, leave_stopped, stop_requests
 from stmaml.compiled import quick_compilation
 from stmaml.errors import at_least
 from stmaml.reproduction import Filling, Row, cells, given
@@ -99,8 +99,7 @@ def _fill(
         except Diverged as error:
             console.print(f"{row.name}: {error}; left out of the table")
         if stop.requested():
-            console.print(stop.sentence())
-            sys.exit(128 + stop.signal)
+            leave_stopped(stop)
     return filled
 
 

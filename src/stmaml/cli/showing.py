@@ -9,6 +9,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from stmaml.cli.stopping import is_stopping
+
 FILE_WIDTH = 240  # columns where the output is no terminal: a folded line or table is hard to search
 
 PEOPLE_WIDTH = 100
@@ -17,7 +19,17 @@ PEOPLE_WIDTH = 100
 def plain_console(*, stderr: bool = False) -> Console:
     """A console that prints every text as it stands: `speed [km/h]` from somebody's table is no style."""
     told = os.environ.get("COLUMNS", "").isdigit() or (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(stderr=stderr, markup=False, emoji=False, width=None if told else FILE_WIDTH)
+    kind = _Remarks if stderr else Console
+    return kind(stderr=stderr, markup=False, emoji=False, width=None if told else FILE_WIDTH)
+
+
+class _Remarks(Console):
+    """For what a command says beside its output: nothing more once it is being stopped."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Prints, unless a signal was heard."""
+        if not is_stopping():
+            super().print(*objects, **how)
 
 
 def people_console() -> Console:

@@ -36,16 +36,20 @@ class StopRequest:
         self._saved = 0
         self.unsaved = False
         """Whether steps were taken that no checkpoint holds."""
-        self.told = False
-        """Whether somebody has said that it is stopped."""
+        self._told, self._telling = False, threading.Lock()
 
     def requested(self) -> bool:
         """Whether a stop was asked for."""
         return self.signal != 0
 
-    def sentence(self) -> str:
-        """What is left once it is stopped, and how to go on."""
-        self.told = True
+    def say(self, write: "Callable[[str], object]") -> None:
+        """Writes what is left once it is stopped, and how to go on; once, whoever comes first."""
+        with self._telling:
+            if not self._told:
+                write(self._sentence())
+                self._told = True
+
+    def _sentence(self) -> str:
         where = f"stopped at step {self._saved}, state saved" if self._saved else "stopped"
         return f"{where}. Go on with: {self._go_on}" if self._go_on else f"{where}."
 
@@ -84,6 +88,18 @@ def stop_requests(stop: StopRequest) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def is_stopping() -> bool:
+    """Whether the command has heard a signal: from then on its one line is all that is said."""
+    return _listener.heard
+
+
+def leave_stopped(stop: StopRequest, *, quiet: bool = False) -> "NoReturn":
+    """Ends a command in order that was asked to stop and has saved what it had; `quiet` where others say so."""
+    if not quiet:
+        stop.say(lambda line: print(line, file=sys.stderr, flush=True))
+    sys.exit(128 + stop.signal)
+
+
 def _leave(code: int) -> "NoReturn":
     """Ends the process at once, without the locks on run folders that it holds, if any."""
     locks = sys.modules.get("stmaml.locks")
@@ -114,6 +130,10 @@ def listening(run: Callable[[], None]) -> "NoReturn":
             stream.flush()
         except BrokenPipeError:
             code = code or 141
+        except OSError as error:
+            if not code:
+                _say(f"stmaml: the output could not be written: {error.strerror}.")
+            code = code or 2
     _listener.run_exit_functions()
     _leave(code)
 
@@ -127,6 +147,16 @@ def _exit_code(run: Callable[[], None]) -> int:
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        return 141
+    except OSError as error:  # such as a full disk behind the output
+        where = f" ({error.filename})" if error.filename else ""
+        _say(f"stmaml: the system refused: {error.strerror or error}{where}.")
+        return 2
+    except UnicodeEncodeError as error:
+        letter = ascii(error.object[error.start])
+        _say(f"stmaml: the output is to be in {error.encoding}, which has no {letter}. Set PYTHONIOENCODING=utf-8.")
+        return 2
     except BaseException:
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
         return 1
@@ -137,7 +167,7 @@ class _Listener:
     """The thread that hears signals."""
 
     def __init__(self):
-        self.listens = False
+        self.listens = self.heard = False
         self.stop: StopRequest | None = None
 
     def begin(self) -> None:
@@ -148,8 +178,12 @@ class _Listener:
         signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         for number in STOPPING:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda number, frame: None)  # the thread reads its number
+                signal.signal(number, self._note)
         self.listens = True
+
+    def _note(self, number: int, frame: object) -> None:
+        """In the main thread, before its next line; the other thread reads the signal's number."""
+        self.heard = True
 
     def run_exit_functions(self) -> None:
         """What modules have left to do, such as removing temporary folders."""
@@ -159,9 +193,12 @@ class _Listener:
 
     def _answer(self, heard: int) -> None:
         number = os.read(heard, 1)[0]
+        self.heard = True
         self._wait(heard, number)
-        if self.stop is None or not self.stop.told:
-            _say("stopped." if self.stop is None else self.stop.sentence())
+        if self.stop is None:
+            _say("stopped.")
+        else:
+            self.stop.say(_say)
         _leave(128 + number)
 
     def _wait(self, heard: int, number: int) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +15,7 @@ from stmaml.cli import check_name, fail
 from stmaml.cli.parsing import benchmark_first, flags_of, option, parse, value_of
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.showing import plain_console
-from stmaml.cli.stopping import StopRequest, stop_requests
+from stmaml.cli.stopping import StopRequest, leave_stopped, stop_requests
 from stmaml.cli.tensorboard import EventFiles
 from stmaml.cli.together import COORDINATOR, DEVICES, Place, together
 from stmaml.cli.together import flags as together_flags
@@ -150,9 +149,10 @@ def _train(runs: list[Run], experiment: Experiment, benchmark: Benchmark, layout
             events = [closing.enter_context(contextlib.closing(EventFiles(runs)))] if tensorboard and writes() else ()
             seen, asked = (*events, stop), partial(_asked_to_stop, stop)
             train_runs(runs, experiment, benchmark, observers=seen, should_stop=asked, layout=layout)
+        if stop.requested():  # while the last steps ran
+            leave_stopped(stop, quiet=console.quiet)
     except Interrupted:
-        console.print(stop.sentence())
-        sys.exit(128 + stop.signal)
+        leave_stopped(stop, quiet=console.quiet)
     except Diverged as error:
         saved = runs[error.seed_index].checkpoint_steps()
         last = f"The last good checkpoint is step {saved[-1]}." if saved else "No checkpoint was saved yet."

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Int8, Int64, Shaped, UInt8
 
 from stmaml.border.arrays import unpack_arrays
-from stmaml.data.pictures import ARCHIVES, decode_pictures, read_member
+from stmaml.data.picture_files import ARCHIVES, read_member
+from stmaml.data.pictures import decode_pictures
 from stmaml.data.problems import BROKEN_SAVE, in_words
 from stmaml.errors import SourceError
 

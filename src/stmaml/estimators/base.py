@@ -67,7 +67,8 @@ class FewShotEstimator(BaseEstimator, abc.ABC):
             shots: most labelled rows to expect of a new group; for a pool what half of the groups can spare, up to 10,
                 if not given, for one method 10.
             order: column of X that orders the rows of a group: labelled rows are then the first ones.
-            steps: for one method: meta-steps of training; those of the preset if not given.
+            steps: for one method: meta-steps of training; those of the preset if not given. With `prior`: steps in
+                which it is trained further on the table; none if not given.
             preset: for one method: sizes of networks and batches, default or large.
             linear: for one method: put a Bayesian linear regression with a learnt prior before it.
             min_query: for one method: a group needs this many rows beside its labelled ones, or it is left out.

@@ -46,7 +46,8 @@ class Wanted:
         table = TableConfig(task, target, kind=kind, order=self.order, keep_codes=True, sizes=sizes)
         if self.method == POOL:
             members = self.members if self.prior is None else (PRIOR,)
-            return learn_pool(rows, Config(table), PoolSettings(members, self.shots, self.minutes), seed=seed)
+            settings = PoolSettings(members, self.shots, self.minutes, self.steps or 0)
+            return learn_pool(rows, Config(table), settings, seed=seed)
         recipe = table_recipe(Config(table), self.method, steps=self.steps, preset=self.preset, linear=self.linear)
         return learn_method(rows, table, recipe, seed=seed)
 
@@ -60,7 +61,7 @@ class Wanted:
             raise SettingError("prior predicts alone; name it among members as 'prior' instead, or leave members out.")
         is_pool = self.method == POOL
         for name, usual in (FOR_METHODS if is_pool else FOR_POOLS).items():
-            if getattr(self, name) != usual:
+            if getattr(self, name) != usual and not (name == "steps" and self.prior is not None):
                 whom, way = ("one method alone", "name it as method") if is_pool else ("a pool", f"use method='{POOL}'")
                 raise SettingError(f"{name} is for {whom}; {way}, or leave {name} out.")
 

@@ -21,6 +21,7 @@ from stmaml.runs import write_bytes
 
 READER = "read_export.py"
 FORMAT = 1
+READ_BYTES = 10_000  # at the beginning of a file, to know it by
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,29 @@ def write_export(what: Exportable, out: Path, method: str) -> Written:
     """Writes graph, description and reader, and compares the graph with the package where onnxruntime is there."""
     if out.suffix != ".onnx":
         raise SettingError(f"--out must end in .onnx; got {out}.")
+    about_path, reader = out.with_suffix(".json"), files("stmaml.exporting").joinpath("reader.py").read_bytes()
+    _refuse_others(about_path, b'"made_by": "stmaml ')
+    _refuse_others(out.with_name(READER), reader[:40])
     graph, noise = converted(what.program, what.examples, what.noise)
     made = f"stmaml {version('stmaml')}"
     about = {"format": FORMAT, "made_by": made, "method": method, "noise": noise, **what.about, "notes": what.notes}
     content = model_of(graph, {"made_by": made, "method": method}).SerializeToString()
     write_bytes(out, content)
-    write_bytes(out.with_suffix(".json"), json.dumps(about, indent=1).encode())
-    write_bytes(out.with_name(READER), files("stmaml.exporting").joinpath("reader.py").read_bytes())
+    write_bytes(about_path, json.dumps(about, indent=1).encode())
+    write_bytes(out.with_name(READER), reader)
     return Written(out, len(content), noise, compared(what, content))
+
+
+def _refuse_others(path: Path, words: bytes) -> None:
+    """Raises SettingError for a file that is there and was not written by an export, which has these words."""
+    if not path.exists():
+        return
+    start = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(READ_BYTES)
+    if words not in start:
+        raise SettingError(f"{path} is there and was not written by an export; it would be lost. Choose another --out.")
 
 
 def compared(what: Exportable, graph: bytes, *, seed: int = 0) -> float | None:

@@ -11,6 +11,7 @@ import numpy as np
 from stmaml.errors import RunError
 from stmaml.pool.base import Arrays, Fitted, Forecast, GroupedRows, Member, Tasks
 from stmaml.pool.guarded import Guarded
+from stmaml.pool.prior import FittedPrior
 
 MOST_ROWS = 10_000
 """Of a table whose members answer together: on larger ones fits hardly differ, and predictions take longer."""
@@ -37,8 +38,9 @@ class Averaged:
 
 
 def averaged(whole: Fitted, folds: Sequence[Fitted], rows: GroupedRows) -> Fitted:
-    """What answers for new groups: all fits together for a small table, the one to all groups for a large one."""
-    return Averaged((whole, *folds)) if len(rows.y) <= MOST_ROWS else whole
+    """What answers for new groups: all fits together for a small table, the one to all groups for a large one, and for
+    a member that is not trained, whose fits differ in what they read alone."""
+    return whole if len(rows.y) > MOST_ROWS or isinstance(whole, FittedPrior) else Averaged((whole, *folds))
 
 
 def whole_of(fitted: Fitted) -> Fitted:

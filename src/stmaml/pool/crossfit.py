@@ -75,15 +75,21 @@ def shot_counts(most: int) -> tuple[int, ...]:
 
 
 def held_out_tasks(
-    rows: GroupedRows, draw: Draw, counts: Sequence[int], fold: Int[np.ndarray, " g"] | None = None, seed: int = 0
+    rows: GroupedRows,
+    draw: Draw,
+    counts: Sequence[int],
+    fold: Int[np.ndarray, " g"] | None = None,
+    seed: int = 0,
+    *,
+    most: int | None = None,
 ) -> list[Tasks]:
     """For each number of labelled rows, tasks of all groups that have more rows, or of some of very many groups: where
-    folds are given, of those that are held out."""
+    folds are given, of those that are held out; at most so many tasks, if that is said."""
     able = np.arange(rows.num_groups) if fold is None else np.flatnonzero(fold != NEVER)
-    chosen = np.random.default_rng(seed).permutation(able)[:MAX_GROUPS]
+    chosen = np.random.default_rng(seed).permutation(able)[: min(MAX_GROUPS, most or MAX_GROUPS)]
     spare = np.flatnonzero(np.isin(rows.group, chosen))
     few = rows.at(spare)
-    repeats = int(np.clip(MAX_TASKS // max(few.num_groups, 1), 1, MAX_REPEATS))
+    repeats = int(np.clip((most or MAX_TASKS) // max(few.num_groups, 1), 1, MAX_REPEATS))
     found = [draw.tasks(few, shots, repeats) for shots in counts]
     return [
         Tasks(rows, tuple(spare[part] for part in one.support), tuple(spare[part] for part in one.query))

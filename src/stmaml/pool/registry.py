@@ -18,11 +18,14 @@ def usual_members(rows: GroupedRows, *, minutes: float | None = None) -> list[Me
     return [member for member in known if member.suits(rows)]
 
 
-def members_named(names: tuple[str, ...], rows: GroupedRows, *, minutes: float | None = None) -> list[Member]:
-    """The members of these names, which may be any meta-learning method's; the usual ones if there is none."""
+def members_named(
+    names: tuple[str, ...], rows: GroupedRows, *, minutes: float | None = None, steps: int = 0
+) -> list[Member]:
+    """The members of these names, which may be any meta-learning method's; the usual ones if there is none. The prior
+    over tables, if named, is trained further for so many steps."""
     if not names:
         return usual_members(rows, minutes=minutes)
-    known = all_members(minutes=minutes)
+    known = all_members(minutes=minutes, steps=steps)
     for name in names:
         if name not in known:
             raise SettingError(f"there is no member '{name}'; choose from: {', '.join(known)}.")
@@ -34,9 +37,9 @@ def members_named(names: tuple[str, ...], rows: GroupedRows, *, minutes: float |
     return chosen
 
 
-def all_members(*, minutes: float | None = None) -> dict[str, Member]:
+def all_members(*, minutes: float | None = None, steps: int = 0) -> dict[str, Member]:
     """Every member there is, by name; for classes some have the names of those for numbers, and the first that suits
     is meant."""
     methods: list[Member] = [Meta(method, minutes=minutes) for method in METHODS]
-    known = [*mixed.MEMBERS, *mixed.OTHERS, *boosted.MEMBERS, Prior(), *methods]
+    known = [*mixed.MEMBERS, *mixed.OTHERS, *boosted.MEMBERS, Prior(steps=steps), *methods]
     return {member.name: member for member in known}

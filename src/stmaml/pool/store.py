@@ -12,6 +12,7 @@ import polars as pl
 from stmaml.border.run_content import check_pool_result
 from stmaml.border.shapes import check_arrays
 from stmaml.errors import RunError
+from stmaml.locks import check_unlocked
 from stmaml.pool.averaging import restored
 from stmaml.pool.base import Arrays, Fitted, Forecast
 from stmaml.pool.group_effects import GroupEffects
@@ -25,7 +26,7 @@ from stmaml.pool.rows import Factors
 from stmaml.pool.scoring import Scored, scored_arrays, scored_from
 from stmaml.pool.usual import Usual
 from stmaml.provenance import provenance
-from stmaml.run_files import read_sealed, write_sealed
+from stmaml.run_files import check_own, read_sealed, write_sealed
 from stmaml.runs import Run, as_json, from_dict, read_npz, write_bytes
 from stmaml.tables.benchmark import Config
 from stmaml.tables.schema import Schema
@@ -44,6 +45,8 @@ class PoolSettings:
     """Most labelled rows to expect of a new group; what half of the groups can spare, up to ten, if not given."""
     minutes: float | None = None
     """Time for the training of the meta-learned member; by the size of the table if not given."""
+    steps: int = 0
+    """Steps in which the prior over tables is trained further on the table."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class PoolRun:
         }
         if not force:
             self.run.check_free("fit")
+        check_own(self.run.config_path, self._written())
+        check_unlocked(self.folder)
         self.clear()
         self.run.create({**provenance(), **about}, force=force)
 
@@ -96,10 +101,12 @@ class PoolRun:
 
     def clear(self) -> None:
         """Deletes all that fitting wrote, so that nothing of it is taken for part of another run."""
-        kept = [path for part in ("members", "held-out", "mixed-up") for path in self.folder.glob(f"{part}/*.npz")]
-        single = [self.pool_path, self.result_path, self.known_path, self.effects_path, self.scored_path]
-        for path in [*single, *kept]:
+        for path in self._written():
             path.unlink(missing_ok=True)
+
+    def _written(self) -> list[Path]:
+        kept = [path for part in ("members", "held-out", "mixed-up") for path in self.folder.glob(f"{part}/*.npz")]
+        return [self.pool_path, self.result_path, self.known_path, self.effects_path, self.scored_path, *kept]
 
     def is_finished(self) -> bool:
         """Whether it can predict."""

@@ -1,11 +1,13 @@
 """Rows of a real table as the learner reads them: within its limits, padded to a few sizes, its programs compiled."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from stmaml.prior.learner import About, Groups, Learner, Memory, Said
 
@@ -18,8 +20,10 @@ MOST_LABELLED = 64
 FEWEST_SLOTS, MOST_SLOTS = 12, 64
 AT_ONCE, ASKED = 16, 64
 COLUMN_SIZES = (4, 8, 16, MOST_COLUMNS)
-SLOT_SIZES = (4, 8, 12, 16, 24, 32, 48, 64, 128)
-GROUP_SIZES = (16, 32, 64, 128)
+SLOT_SIZES = (16, 32, 64, 128)  # of questions: few, since each has a program of its own
+KEPT_SLOTS = (4, 8, 12, 16, 24, 32, 48, 64)
+GROUP_SIZES = (16, 32, 48, 64, 96, 128, 192, 256)
+ROW_SIZES = (128, 256, MOST_ROWS)
 
 
 @dataclass(frozen=True)
@@ -126,18 +130,28 @@ def limits_said(rows: int, groups: int, columns: int) -> list[str]:
     return notes
 
 
-def recall(learner: Learner, kept: Kept) -> Memory:
+def room_for(some: Sequence[Kept]) -> tuple[int, int]:
+    """Groups and rows of a group that all of these are padded to, so that one program reads them."""
+    counts = [np.bincount(kept.group) for kept in some]
+    groups, slots = max(len(count) for count in counts), max(int(count.max()) for count in counts)
+    return fitting(groups, GROUP_SIZES), fitting(slots, KEPT_SLOTS)
+
+
+def recall(learner: Learner, kept: Kept, room: tuple[int, int] | None = None) -> Memory:
     """What the learner remembers of the kept rows."""
-    count = np.bincount(kept.group)
-    groups, slots = _fitting(len(count), GROUP_SIZES), _fitting(int(count.max()), SLOT_SIZES)
+    groups, slots = room or room_for([kept])
     place = _places(kept.group)
-    width = _fitting(max(kept.x.shape[1], 1), COLUMN_SIZES)
+    width = fitting(max(kept.x.shape[1], 1), COLUMN_SIZES)
     targets = kept.targets(kept.y)
     x = np.zeros((len(targets), groups, slots, width), dtype=np.float32)
     y, labelled = np.zeros((2, len(targets), groups, slots), dtype=np.float32)
     x[:, kept.group, place, : kept.x.shape[1]] = kept.scaled(kept.x)
     y[:, kept.group, place], labelled[:, kept.group, place] = targets, 1
-    return _remember(learner, Groups(*map(jnp.asarray, (x, y, labelled))), _about(kept, len(targets), width))
+    real = np.zeros(fitting(len(kept.y), ROW_SIZES), dtype=np.int32)
+    real[: len(kept.y)] = kept.group * slots + place
+    there = (np.arange(len(real)) < len(kept.y)).astype(np.float32)
+    train = Groups(*map(jnp.asarray, (x, y, labelled)))
+    return _remember(learner, train, _about(kept, len(targets), width), jnp.asarray(real), jnp.asarray(there))
 
 
 def _places(group: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
@@ -168,7 +182,7 @@ class Question:
     @property
     def slots(self) -> int:
         """What it is padded to."""
-        return _fitting(len(self.labelled) + len(self.asked), SLOT_SIZES)
+        return fitting(len(self.labelled) + len(self.asked), SLOT_SIZES)
 
 
 def questions(
@@ -212,8 +226,17 @@ def respond(
 
 
 @eqx.filter_jit
-def _remember(learner: Learner, train: Groups, about: About) -> Memory:
-    return learner.remember(train, about)
+def _remember(learner: Learner, train: Groups, about: About, real: Array, there: Array) -> Memory:
+    return only_rows(learner.remember(train, about), real, there)
+
+
+def only_rows(memory: Memory, real: Int[Array, " k"], there: Float[Array, " k"]) -> Memory:
+    """The same memory with some of its rows, of which those count that are `there`: what is padded is not looked at a
+    second time, and all memories of as many rows are alike."""
+    cells, rows = (jax.tree.map(lambda one: jnp.take(one, real, axis=3), seen) for seen in (memory.cells, memory.rows))
+    counted = jnp.broadcast_to(there[None], (memory.there.shape[0], len(real)))
+    values = jnp.take(memory.values, real, axis=1) * there[None, :, None]
+    return replace(memory, there=counted, values=values, cells=cells, rows=rows)
 
 
 @eqx.filter_jit
@@ -221,5 +244,6 @@ def _answer(learner: Learner, memory: Memory, new: Groups) -> Said:
     return learner.answer(memory, new)
 
 
-def _fitting(count: int, sizes: tuple[int, ...]) -> int:
+def fitting(count: int, sizes: tuple[int, ...]) -> int:
+    """The least of some sizes that holds so many."""
     return next((size for size in sizes if size >= count), count)

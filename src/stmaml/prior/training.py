@@ -1,12 +1,5 @@
-"""Training on made-up tables, in pieces: one begins with the weights that the last one left, and with a fresh
-optimizer. What a piece leaves is the running mean of its weights, in half precision."""
+"""A step of training on made-up tables: what is drawn for it, what it lowers, and what it leaves."""
 
-import math
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -14,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from stmaml.benchmarks.hierarchies import Shape, Table, sample_tables, table_key
+from stmaml.benchmarks.hierarchies import Table, sample_tables, table_key
+from stmaml.benchmarks.hierarchy_rows import Shape
 from stmaml.prior.learner import About, Begun, Groups, Learner, Said, begin
-from stmaml.prior.steps import Memory, begin_steps, length, moved
+from stmaml.prior.steps import Memory, length, moved
 
 STRAY, STRAY_STD = 2e-3, 4.0
 """Training takes so many rows for strays that lie anywhere about the mean of the table, in spreads of its target: an
@@ -27,34 +21,8 @@ TASK_SHARE = 0.1
 AHEAD = 4
 """Steps whose tables are drawn together, with their linear models: hundreds of small parts, which take as long for few
 tables as for many."""
-SHAPES = ((Shape(40, 8, 12, 6), 128), (Shape(14, 6, 24, 14), 64))
-"""What tables are like that are trained on side by side, and how many of them at a step."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One stretch of training."""
-
-    seconds: float
-    """By the clock, without what compiling takes."""
-    rate: float = 1e-3
-    warm_up: int = 100
-    """Steps."""
-    fall: float = 0.0
-    """The share of the time, at its end, in which the rate falls to 0."""
-    keep: float = 0.998
-    """Of the running mean, at each step."""
-    look: int = 16
-    """Steps from one look at the loss to the next; a multiple of AHEAD."""
-    seed: int = 0
-    half: bool = True
-    """Activations in bfloat16."""
-
-    def rate_at(self, step: int, spent: float) -> float:
-        """The rate of a step, by its number and the seconds spent."""
-        left = 1 - spent / self.seconds
-        falling = min(1.0, max(left, 0.0) / self.fall) if self.fall else 1.0
-        return self.rate * min(1.0, (step + 1) / self.warm_up) * falling
+LINEAR = 0.2
+"""The share of linear tables among those of a step: there the best possible prediction is a mixed model's."""
 
 
 class State(eqx.Module):
@@ -123,65 +91,25 @@ def train_loss(weights: Any, static: Any, batch: Batch, half: bool) -> tuple[Flo
 
 
 def one_step(
-    static: Any, piece: Piece, state: State, batch: Batch, rate: Float[Array, ""]
+    static: Any, half: bool, state: State, batch: Batch, rate: Float[Array, ""], keep: Float[Array, ""]
 ) -> tuple[State, Float[Array, ""]]:
-    """The state after a step, and the loss before it. A step whose numbers have run away is not taken."""
-    slopes, main = jax.grad(train_loss, has_aux=True)(state.weights, static, batch, piece.half)
+    """The state after a step, and the loss before it; `keep` is what stays of the running mean. A step whose numbers
+    have run away is not taken."""
+    slopes, main = jax.grad(train_loss, has_aux=True)(state.weights, static, batch, half)
     weights, memory = moved(state.weights, slopes, state.memory, rate)
-    mean = jax.tree.map(lambda old, new: piece.keep * old + (1 - piece.keep) * new, state.mean, weights)
+    mean = jax.tree.map(lambda old, new: jnp.where(keep > 0, keep * old + (1 - keep) * new, new), state.mean, weights)
     finite = jnp.isfinite(length(slopes))
     kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), State(weights, mean, memory), state)
     return kept, jnp.where(finite, main, jnp.nan)
 
 
 def draw_batches(shape: Shape, tables: int, key: PRNGKeyArray) -> Batch:
-    """Tables of AHEAD steps, on a leading axis."""
-    batch = batch_of(sample_tables(shape, AHEAD * tables, key=key))
-    return jax.tree.map(lambda leaf: leaf.reshape(AHEAD, tables, *leaf.shape[1:]), batch)
+    """Tables of AHEAD steps, on a leading axis; some of each step are linear."""
+    drawn = sample_tables(shape, AHEAD * tables, linear=AHEAD * round(LINEAR * tables), key=key)
+    batch = batch_of(drawn)
+    return jax.tree.map(lambda leaf: leaf.reshape(tables, AHEAD, *leaf.shape[1:]).swapaxes(0, 1), batch)
 
 
-def train_piece(
-    learner: Learner,
-    piece: Piece,
-    shapes: tuple[tuple[Shape, int], ...] = SHAPES,
-    *,
-    time_left: Callable[[], float] = lambda: math.inf,
-) -> Iterator[tuple[int, float, float, Learner]]:
-    """Steps so far, seconds, loss and the running mean of the weights, at each look. Where less time is left once a
-    program is compiled, the piece is that short. Shapes whose programs are not ready yet join later."""
-    weights, static = eqx.partition(learner, eqx.is_array)
-    weights = jax.tree.map(jnp.copy, weights)  # what is given is not to be overwritten
-    state = State(weights, jax.tree.map(jnp.copy, weights), begin_steps(weights))
-    like = jax.eval_shape(lambda state: state, state)
-    with ThreadPoolExecutor(2 * len(shapes)) as pool:
-        jobs = [_compiling(pool, static, piece, like, *item) for item in shapes]
-        wait([future for job in jobs[:1] for future in job])
-        piece = replace(piece, seconds=min(piece.seconds, time_left()))
-        key, step, begun, found = table_key(piece.seed), 0, time.monotonic(), []
-        while (spent := time.monotonic() - begun) < piece.seconds:
-            ready = [job for job in jobs if all(future.done() for future in job)]
-            draw, work = (future.result() for future in ready[step // AHEAD % len(ready)])
-            rates = [piece.rate_at(step + i, spent) for i in range(AHEAD)]
-            state, loss = work(state, draw(jr.fold_in(key, step)), jnp.asarray(rates, dtype=jnp.float32))
-            found, step = [*found, loss], step + AHEAD
-            if step % piece.look == 0:
-                mean = float(jnp.nanmean(jnp.concatenate(found)))
-                found = []
-                yield step, time.monotonic() - begun, mean, eqx.combine(jax.tree.map(jnp.copy, state.mean), static)
-        yield step, time.monotonic() - begun, math.nan, eqx.combine(state.mean, static)
-
-
-def _compiling(
-    pool: ThreadPoolExecutor, static: Any, piece: Piece, state: Any, shape: Shape, tables: int
-) -> tuple[Future[Any], Future[Any]]:
-    """What draws tables and what takes steps, as soon as they are compiled."""
-    draw = jax.jit(partial(draw_batches, shape, tables))
-
-    def steps(state: State, batches: Batch, rates: Float[Array, " n"]) -> tuple[State, Float[Array, " n"]]:
-        return jax.lax.scan(lambda state, item: one_step(static, piece, state, *item), state, (batches, rates))
-
-    work = jax.jit(steps, donate_argnums=0)
-    batches, rates = jax.eval_shape(draw, table_key(0)), jax.ShapeDtypeStruct((AHEAD,), jnp.float32)
-    return pool.submit(lambda: draw.lower(table_key(0)).compile()), pool.submit(
-        lambda: work.lower(state, batches, rates).compile()
-    )
+def draw_numbered(shape: Shape, tables: int, seed: Int[Array, ""], step: Int[Array, ""]) -> Batch:
+    """Those of a step's number: the same seed and number give the same ones."""
+    return draw_batches(shape, tables, jr.fold_in(table_key(seed), step))

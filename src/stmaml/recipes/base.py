@@ -34,6 +34,9 @@ class Modelling:
     linear: bool = False
     """Put a Bayesian linear regression with a learnt prior before the method, which then corrects it: for tasks that
     mostly differ by a level and a few slopes."""
+    both_ways: bool = False
+    """In use, see each image as it is and turned left to right: labelled ones count twice, and answers are averages
+    over both. Training is not changed."""
     lookup: LookUp = field(default_factory=LookUp)
 
     def __post_init__(self):
@@ -87,4 +90,5 @@ def build_learner(
     if modelling.standardise and scaling is None:
         raise ValueError("a learner that standardises needs a scaling; `measured_scaling` measures one")
     spec, scaling = replace(spec, noise=modelling.noise_model), scaling if modelling.standardise else None
-    return build(method, spec, lookup=modelling.lookup, linear=modelling.linear, scaling=scaling, key=key)
+    asked = {"lookup": modelling.lookup, "linear": modelling.linear, "both_ways": modelling.both_ways}
+    return build(method, spec, **asked, scaling=scaling, key=key)

@@ -7,7 +7,7 @@ from stmaml.inner import InnerLoop
 from stmaml.methods import arml, bmaml, hsml, maml, meta_sgd, mmaml, neural_processes, platipus, protonet, st_maml, tnp
 from stmaml.methods.base import MethodConfig
 from stmaml.nets.conv import Conv
-from stmaml.recipes.base import Experiment
+from stmaml.recipes.base import Experiment, Modelling
 from stmaml.training import TrainConfig
 
 CONV = Conv(channels=32, norm="batch", precision="bfloat16")
@@ -20,7 +20,8 @@ def _plain_multi(
     """5-way 5-shot. As many training tasks as HSML's 50,000 batches of 4, in batches of 8, which a GPU prefers."""
     judged = TrainConfig(val_every=500, val_tasks=400, val_metric="accuracy")
     training = replace(judged, steps=25_000, tasks_per_batch=8, steps_per_call=50, checkpoint_every=500)
-    return Experiment("plain-multi", method, preset, tasks or plain_multi.Config(), learner, training=training)
+    modelling = Modelling(both_ways=preset == "best")
+    return Experiment("plain-multi", method, preset, tasks or plain_multi.Config(), learner, modelling, training)
 
 
 # Sizes of HSML and ARML are those of their authors' scripts for this benchmark; of the task encoder the paper gives two
@@ -47,6 +48,7 @@ RECIPES = (
     _plain_multi("cnp", neural_processes.CNPConfig(conv=CONV, pooled="class")),
     _plain_multi("protonet", protonet.Config(conv=CONV)),
     _plain_multi("tnp", tnp.Config(conv=CONV)),
-    # The last layer starts from class means, which also tell z what the task is.
+    # The last layer starts from class means, which also tell z what the task is; images are turned left to right at
+    # random in training, and seen both ways in use.
     _plain_multi("st-maml", PROTOTYPES, preset="best", tasks=plain_multi.Config(mirror=True)),
 )

@@ -4,7 +4,7 @@ a little, the best third anew for three times as long. Every choice is made on v
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -229,6 +229,21 @@ def _chosen(base: Experiment, last: Sequence[Record]) -> Record:
     steps = min(some, key=lambda one: one["score"])["test_steps"]
     differs = steps is not None and steps != setting(with_changes(base, settings), INNER_STEPS)
     return {"settings": {**settings, **({TEST_STEPS: steps} if differs else {})}, "score": score}
+
+
+@dataclass(frozen=True)
+class Searching:
+    """The search for one row, to be run by another process."""
+
+    search: Search
+    benchmark: str
+    row: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    """To settings of the benchmark."""
+
+    def __call__(self, folder: Path) -> Record:
+        """What the search chose; trials that are kept in the folder are not run again."""
+        return self.search.run(self.benchmark, self.row, folder, **self.changes)["chosen"]
 
 
 def collect(folder: Path) -> Record:

@@ -174,7 +174,7 @@ async def _body(request: Request) -> bytes:
 async def _bounded(request: Request) -> bytes:
     too_large = Refused(f"the request is too large; expected at most {MOST_BYTES:,} bytes.", 413)
     stated = request.headers.get("content-length", "0")
-    if stated.isdigit() and int(stated) > MOST_BYTES:
+    if not (stated.isascii() and stated.isdigit() and len(stated) <= 20 and int(stated) <= MOST_BYTES):
         raise too_large
     found = bytearray()
     async for chunk in request.stream():

@@ -1,5 +1,6 @@
 """Cells as text, names, numbers, dates and flags, whatever format they were stored in."""
 
+import math
 from collections.abc import Sequence
 
 import polars as pl
@@ -14,6 +15,7 @@ ZONE_FORMATS = ("%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d %H:%M%#z")
 DATE_FORMATS = ("%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%m/%d/%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y", "%d/%m/%Y %H:%M")
 DECIMAL_COMMA = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 SECONDS_A_DAY = 86_400.0
+MOST = 1e300  # of a number
 
 
 def unusable_type(series: pl.Series) -> str | None:
@@ -171,10 +173,12 @@ def _first_read(text: pl.Series, formats: Sequence[str], read: pl.Series | None 
 
 
 def check_finite(numbers: pl.Series) -> None:
-    """Raises SourceError if a column holds infinity."""
-    infinite = numbers.is_infinite().fill_null(False)
+    """Raises SourceError if a column holds infinity, or what is next to it: differences would be infinite."""
+    infinite = (numbers.cast(pl.Float64).abs() > MOST).fill_null(False)
     if infinite.any():
-        where = f"column '{numbers.name}' holds infinity in row {int(infinite.arg_max() or 0) + 1}"
+        row = int(infinite.arg_max() or 0)
+        what = "infinity" if math.isinf(numbers[row]) else f"{numbers[row]:.3g}"
+        where = f"column '{numbers.name}' holds {what} in row {row + 1}"
         raise SourceError(f"{where}. Correct it, or leave the cell empty if the value is unknown.")
 
 

@@ -18,6 +18,7 @@ ENOUGH_VALUES = 20  # different ones, before a value that is no usual code is ta
 MAX_SPREADS = 1e6  # beyond the others: single precision tells those apart no more
 MAX_STEP = 1e3  # times as far as the next value: a heavy tail has its values closer together
 MAX_SQUARED = 1e18  # single precision holds the square of no larger number
+LARGE = 1e100  # numbers from which sums of squares may be infinite
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,19 @@ def refuse_codes(name: str, codes: Sequence[Code]) -> None:
 
 def fences(known: Float[np.ndarray, " n"]) -> tuple[float, float]:
     """Where the bulk of the values ends: five times the middle 90 % beyond its ends."""
-    low, high = np.quantile(known, [0.05, 0.95])
+    low, high = (float(end) for end in np.quantile(known, [0.05, 0.95]))  # Python's overflow to infinity in silence
     width = high - low
-    return (float(low - 5 * width), float(high + 5 * width)) if width > 0 else (float(known.min()), float(known.max()))
+    return (low - 5 * width, high + 5 * width) if width > 0 else (float(known.min()), float(known.max()))
+
+
+def centre_and_spread(known: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """Mean and standard deviation within the fences, so that one slip of the pen sets no scale; also of numbers whose
+    squares are beyond all."""
+    inside = np.clip(known, *fences(known))
+    unit = float(np.abs(inside).max())
+    if unit < LARGE:
+        return float(inside.mean()), float(inside.std())
+    return float((inside / unit).mean()) * unit, float((inside / unit).std()) * unit
 
 
 def odd_values(name: str, numbers: pl.Series) -> str | None:

@@ -14,7 +14,7 @@ from stmaml.errors import SettingError, SourceError, closest
 from stmaml.runs import as_json
 from stmaml.tables import cells
 from stmaml.tables.columns import KINDS, Boolean, Categorical, Column, Date, Dropped, Numeric, Ordinal, Used
-from stmaml.tables.oddities import code_notes, day_numbers, far_codes, fences, name_notes, odd_values
+from stmaml.tables.oddities import centre_and_spread, code_notes, day_numbers, far_codes, name_notes, odd_values
 from stmaml.tables.parts import check_has
 from stmaml.tables.stored import check_scale
 from stmaml.tables.target import NUMBER_SHARE, Chosen, Target, WantedTarget, infer_target
@@ -145,9 +145,8 @@ def _numeric(name: str, numbers: pl.Series) -> Column:
     if known.size == 0 or known.min() == known.max():
         return Dropped(name, "constant in the training groups")
     low, fill, high = np.quantile(known, [0.001, 0.5, 0.999])
-    inside = np.clip(known, *fences(known))  # a forgotten missing-value code must not set the scale
-    mean, std = float(inside.mean()), float(inside.std()) or 1.0
-    return Numeric(name, float(fill), mean, std, float(low), float(high), _has_gaps(numbers))
+    mean, std = centre_and_spread(known)
+    return Numeric(name, float(fill), mean, std or 1.0, float(low), float(high), _has_gaps(numbers))
 
 
 def _date_format(series: pl.Series, text: pl.Series) -> str | None:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Shaped
 
 from stmaml.errors import SourceError
 from stmaml.tables import cells
-from stmaml.tables.oddities import far_codes, fences, odd_values, refuse_codes, refuse_outliers
+from stmaml.tables.oddities import centre_and_spread, far_codes, odd_values, refuse_codes, refuse_outliers
 
 MAX_CLASSES = 50
 NUMBER_SHARE = 0.98  # of a column's cells: the odd word in a column of numbers is a missing value
@@ -90,8 +90,7 @@ def infer_target(series: pl.Series, train: Chosen, kind: WantedTarget = "auto", 
     if known.size == 0 or known.min() == known.max():
         raise SourceError(f"the target '{name}' is the same in all training groups. Name one that varies.")
     low, high = np.quantile(known, [0.001, 0.999])
-    inside = np.clip(known, *fences(known))  # one slip of the pen must not set the scale
-    return Target(name, float(inside.mean()), float(inside.std()), float(low), float(high))
+    return Target(name, *centre_and_spread(known), float(low), float(high))
 
 
 def _check_no_stray_words(name: str, words: pl.Series, present: pl.Series, kind: WantedTarget) -> None:
