@@ -95,6 +95,21 @@ def test_what_is_told_of_the_last_steps_does_not_come_before_the_one_line():
     assert ended(process) == (130, "left in order\n", f"training\n{told}")
 
 
+@pytest.mark.parametrize("locks", ["", "release_held = lambda: 1 / 0"])
+def test_whatever_fails_on_the_way_out_it_ends(locks):
+    """The module of locks is half imported, or cannot let go: the thread that hears signals once died of the first."""
+    process = started(
+        "import types",
+        "locks = types.ModuleType('stmaml.locks')",
+        f"exec({locks!r}, locks.__dict__)",
+        "sys.modules['stmaml.locks'] = locks",
+        "ready()",
+        "time.sleep(60)",
+    )
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == (143, "", "stopped. Go on with: stmaml train --resume there\n")
+
+
 def test_two_who_would_say_that_it_is_stopped_say_it_once():
     stop, said = StopRequest(), []
     stop.say(said.append)

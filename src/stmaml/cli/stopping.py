@@ -102,10 +102,12 @@ def leave_stopped(stop: StopRequest, *, quiet: bool = False) -> "NoReturn":
 
 def _leave(code: int) -> "NoReturn":
     """Ends the process at once, without the locks on run folders that it holds, if any."""
-    locks = sys.modules.get("stmaml.locks")
-    if locks is not None:
-        locks.release_held()
-    os._exit(code)
+    try:
+        release = getattr(sys.modules.get("stmaml.locks"), "release_held", None)  # it may be half imported
+        if release is not None:
+            release()
+    finally:
+        os._exit(code)
 
 
 def end(code: int, line: str = "") -> "NoReturn":
@@ -194,12 +196,14 @@ class _Listener:
     def _answer(self, heard: int) -> None:
         number = os.read(heard, 1)[0]
         self.heard = True
-        self._wait(heard, number)
-        if self.stop is None:
-            _say("stopped.")
-        else:
-            self.stop.say(_say)
-        _leave(128 + number)
+        try:
+            self._wait(heard, number)
+            if self.stop is None:
+                _say("stopped.")
+            else:
+                self.stop.say(_say)
+        finally:
+            _leave(128 + number)
 
     def _wait(self, heard: int, number: int) -> None:
         """Returns when nothing would be lost by leaving; leaves at once at a second signal."""
