@@ -62,7 +62,8 @@ def scores(mean: np.ndarray, variance: np.ndarray, y: np.ndarray) -> dict[str, f
 def run(flags: argparse.Namespace) -> None:
     """All cells that there is time for, in several processes."""
     until = float(os.environ.get("DEADLINE", "inf")) - 15
-    cells = [(kind, groups, shots) for groups in GROUPS for kind in ("linear", "all") for shots in SHOTS]
+    # Cells of one program stand apart, so that it is compiled once.
+    cells = [(kind, groups, shots) for shots in SHOTS for kind in ("linear", "all") for groups in GROUPS]
     context = get_context("spawn")
     core = context.Value("i", 0) if flags.pin else None
     with ProcessPoolExecutor(flags.jobs, context, pinned, (core,)) as pool, flags.out.open("a") as file:

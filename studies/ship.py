@@ -23,6 +23,7 @@ from stmaml.experiments import EvaluateConfig, load_experiment, load_learner
 from stmaml.metric_table import in_order, metric
 from stmaml.metrics import Summary
 from stmaml.numbers import with_interval
+from stmaml.recipes import Experiment
 from stmaml.run_files import read_arrays
 from stmaml.runs import Run
 from stmaml.serving.examples import Example, save_examples

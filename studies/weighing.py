@@ -80,14 +80,14 @@ def questions(split: Split, ordered: bool) -> tuple[Draw, np.ndarray, tuple[int,
 def keep(case: Case, folder: Path, names: tuple[str, ...]) -> str:
     """Fits the members and writes what they say."""
     from stmaml.compiled import remember_programs
-    from stmaml.pool.mixed.classes import MixedLogistic
+    from stmaml.pool.mixed import OTHERS
     from stmaml.pool.registry import members_named
 
     remember_programs()
     split, arrays = case.split(), dict[str, np.ndarray]()
     draw, fold, counts, _ = questions(split, case.ordered)
     begun = time.process_time()
-    candidates = [one for one in (MixedLogistic("mixed-levels", plain=True),) if one.suits(split.train) and not names]
+    candidates = [one for one in OTHERS if one.suits(split.train) and not names]
     for member in [*members_named(names, split.train), *candidates]:
         start = time.process_time()
         held, fitted = cross_fit([member], split.train, fold, draw, counts)

@@ -281,6 +281,15 @@ def test_h_is_a_shift_after_normalisation_and_stays_when_the_network_settles(ima
     np.testing.assert_allclose(settled(images, h), theta(images, h), rtol=1e-4, atol=1e-5)
 
 
+def test_at_first_h_moves_features_a_little(images, key):
+    """With shifts as large as other layers' outputs, an h that is drawn at random silences whole blocks for good."""
+    theta = ConvLearner(SHAPE, TINY, 2, h_size=32, key=key)
+    plain = np.asarray(theta.features(images, jnp.zeros(32)))
+    moved = [np.asarray(theta.features(images, h)) for h in jr.normal(jr.key(4), (8, 32))]
+    change = np.median([np.linalg.norm(one - plain) / np.linalg.norm(plain) for one in moved])
+    assert 0.01 < change < 0.3
+
+
 def test_features_join_before_the_head(images, key):
     theta = ConvLearner(SHAPE, TINY, 2, h_size=3, h_form="head", key=key)
     h = jnp.array([1.0, -2, 3])

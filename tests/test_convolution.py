@@ -50,6 +50,16 @@ def test_a_convolution_and_its_derivatives_are_those_of_lax(way, key):
     assert_same(twice(conv3x3, x, weight, other, target), twice(lax_conv, x, weight, other, target))
 
 
+@pytest.mark.parametrize("count", [1, 6, 7, 10])
+def test_gradients_of_weights_are_the_same_however_many_images_are_taken_at_a_time(count, key):
+    """Six are taken three at a time, seven one by one, ten in fives."""
+    x, g = jr.normal(key, (count, 5, 4, 2)), jr.normal(jr.key(1), (count, 5, 4, 3))
+    _, pull = jax.vjp(lambda weight: lax_conv(x, weight), jnp.zeros((3, 3, 2, 3)))
+    found = jax.jit(convolution.weight_gradient)(x, g)
+    np.testing.assert_allclose(found, pull(g)[0], rtol=1e-4, atol=1e-5)
+    assert np.abs(found).max() > 1
+
+
 def squares_pooled(x, weight, sign):
     rows, matrix = square_patches(x), square_matrix(weight)
     values, winner = pooled(rows, matrix.reshape(rows.shape[-1], 4, -1), sign)
@@ -68,6 +78,22 @@ def test_pooling_at_once_and_its_derivatives_are_those_of_lax(way, key):
 
     ours = twice(lambda x, weight: squares_pooled(x, weight, sign)[0], x, weight, other, target)
     assert_same(ours, twice(apart, x, weight, other, target))
+
+
+def test_what_derivatives_of_pooling_need_is_kept_small(key):
+    """Which place was chosen, not all four numbers: XLA would keep those and choose again wherever it is read."""
+    rows, matrix, sign = jr.normal(key, (6, 100, 12)), jr.normal(jr.key(1), (12, 4, 32)), jnp.ones(32)
+
+    def descend(matrix):
+        for _ in range(3):
+            matrix = matrix - jax.grad(lambda matrix: jnp.sin(pooled(rows, matrix, sign)[0]).sum())(matrix)
+        return jnp.sin(pooled(rows, matrix, sign)[0]).sum()
+
+    compiled = jax.jit(jax.grad(descend)).lower(matrix).compile()
+    stats = compiled.memory_analysis()
+    assert stats is not None
+    squares = 6 * 100 * 4 * 32 * 4  # bytes
+    assert stats.temp_size_in_bytes < 4 * squares
 
 
 def test_of_equal_numbers_the_first_is_the_largest(way):
@@ -119,7 +145,7 @@ def test_kernels_are_for_gpus_that_run_them(capability, able, monkeypatch):
     assert has_kernels() == able
 
 
-def test_gradients_of_weights_are_in_an_order_that_xla_is_quick_at_in_loops(key):
+def test_convolutions_in_loops_are_in_an_order_that_xla_is_quick_at(key):
     """XLA brings axes into this order by itself outside of loops alone; elsewhere it takes ten times as long."""
 
     def descend(weight, x):

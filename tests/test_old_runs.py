@@ -12,9 +12,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stmaml import experiments
 from stmaml.errors import RunError
-from stmaml.experiments import EvaluateConfig, evaluate_run, load_experiment, load_run, train_runs
+from stmaml.experiments import EvaluateConfig, evaluate_run, load_experiment, load_run, train_runs, training
 from stmaml.legacy.settings import OLD_KEYS, plain_names, upgrade_st_maml
 from stmaml.methods.base import predict
 from stmaml.runs import Run, read_json, read_npz, write_json
@@ -153,9 +152,7 @@ def test_an_old_run_that_took_no_step_begins_as_in_0_1_0(runs, tmp_path, monkeyp
     run, begun = Run(tmp_path / "run"), []
     for checkpoint in (run.folder / "checkpoints").iterdir():
         checkpoint.unlink()
-    monkeypatch.setattr(
-        experiments, "train_learners", lambda learners, *_, keys, **__: begun.extend([*learners, *keys])
-    )
+    monkeypatch.setattr(training, "train_learners", lambda learners, *_, keys, **__: begun.extend([*learners, *keys]))
     experiment = load_experiment(run)
     benchmark = experiment.benchmark_settings.open()
     train_runs([run], experiment, benchmark)

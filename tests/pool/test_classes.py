@@ -10,7 +10,7 @@ from stmaml.pool.base import Column, Draw, Forecast, GroupedRows, Tasks
 from stmaml.pool.mixed.classes import MixedLogistic
 from stmaml.pool.mixed.shares import FittedShares, Shares, strength
 
-LOGISTIC, SHARES = MixedLogistic(), Shares()
+LOGISTIC, LEVELS, SHARES = MixedLogistic(), MixedLogistic("mixed-levels", plain=True), Shares()
 
 
 def table(x, y, group, levels=None, num_classes=2) -> GroupedRows:
@@ -60,9 +60,17 @@ def test_as_good_as_the_predictor_that_knows_the_variances():
         np.testing.assert_allclose(mine.mean.sum(axis=1), 1.0)
 
 
+def test_levels_in_full_are_those_of_the_predictor_that_knows_the_variances():
+    (train, _), (test, common) = simulated(0, 150, 12), simulated(1, 300, 12)
+    (own,) = LEVELS.fit_each(train, [np.arange(150)], Draw(5))
+    for shots in (0, 1, 4):
+        tasks = Draw(shots).tasks(test, shots, 1)
+        np.testing.assert_allclose(own.predict(tasks).mean, best(tasks, common).mean, atol=0.1)
+
+
 def test_more_labelled_rows_make_the_task_variance_smaller():
     rows, _ = simulated(2, 60, 12)
-    for member in (LOGISTIC, SHARES):
+    for member in (LOGISTIC, LEVELS, SHARES):
         (own,) = member.fit_each(rows, [np.arange(60)], Draw(5))
         sizes = [own.predict(Draw(shots).tasks(rows, shots, 1)).task_variance.mean() for shots in (0, 3, 8)]
         assert sizes[0] > sizes[1] > sizes[2]
@@ -119,7 +127,7 @@ def odd_tables() -> dict[str, GroupedRows]:
 def test_odd_tables(name):
     rows = odd_tables()[name]
     unseen = replace(rows, levels=np.where(np.arange(72)[:, None] % 7 == 0, -1, rows.levels))
-    for member in (LOGISTIC, SHARES):
+    for member in (LOGISTIC, LEVELS, SHARES):
         assert member.suits(rows) or name == "one class alone"
         (own,) = member.fit_each(rows, [np.arange(rows.num_groups)], Draw(3))
         again = member.restore({key: array.copy() for key, array in own.state().items()})

@@ -132,6 +132,8 @@ def test_the_pull_is_towards_the_aim():
 def test_a_member_counts_less_the_more_clearly_it_is_behind():
     alone = np.array([[1.0, 2.0, 1.5], [1.0, 4.0, 1.5]])  # behind by 2 with an error of 1; by 0.5 with none
     np.testing.assert_allclose(leading(alone), np.array([1, np.exp(-2), 0]) / (1 + np.exp(-2)), atol=1e-12)
+    steep = np.array([1, np.exp(-4), 0]) / (1 + np.exp(-4))
+    np.testing.assert_allclose(leading(alone, 2.0), steep, atol=1e-12)
     np.testing.assert_allclose(leading(alone[:1]), 1 / 3)  # one group tells nothing
     np.testing.assert_allclose(leading(np.ones((4, 2))), 1 / 2)
 

@@ -96,6 +96,7 @@ def losses(run: Path) -> dict[int, float]:
     return {entry["step"]: entry["loss"] for entry in entries if "loss" in entry}
 
 
+@pytest.mark.sockets
 @pytest.mark.slow
 def test_a_job_that_loses_a_process_ends_with_a_sentence_and_goes_on_with_one(tmp_path):
     run, alone = tmp_path / "run", tmp_path / "alone"
@@ -114,6 +115,7 @@ def test_a_job_that_loses_a_process_ends_with_a_sentence_and_goes_on_with_one(tm
     assert list(losses(run).values()) == pytest.approx(list(losses(alone).values()), rel=1e-3)
 
 
+@pytest.mark.sockets
 @pytest.mark.slow
 def test_a_job_that_loses_its_writer_ends_too(tmp_path):
     pair = start_pair(tmp_path / "run")
@@ -124,6 +126,7 @@ def test_a_job_that_loses_its_writer_ends_too(tmp_path):
     assert together.LOST in (tmp_path / "run-1.txt").read_text()
 
 
+@pytest.mark.sockets
 @pytest.mark.slow
 def test_a_process_that_is_asked_to_stop_stops_all_at_the_same_step(tmp_path):
     pair = start_pair(tmp_path / "run")

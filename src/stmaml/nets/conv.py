@@ -35,6 +35,7 @@ Modulations = tuple[Modulate, ...] | None
 Shape = tuple[int, ...]  # height, width, channels
 Images = Float[Array, "n rows cols c"]
 EPSILON = 1e-3  # added to variances, as the benchmarks' own code does
+SHIFT_START = 0.1  # of the usual first weights from h to shifts: an h drawn at random would else silence whole blocks
 GROUP = 8  # channels that group normalisation takes together, or their largest common divisor with the channels
 
 
@@ -269,7 +270,8 @@ class ConvLearner(eqx.Module):
         self.head = Linear(features, out_size, init="glorot", use_bias=head_bias, key=head_key)
         if h_size and h_form == "shift":
             keys = jr.split(jr.fold_in(key, 2), conv.conv_blocks)
-            self.shifts = tuple(Linear(h_size, conv.channels, init="glorot", use_bias=False, key=k) for k in keys)
+            usual = (Linear(h_size, conv.channels, init="glorot", use_bias=False, key=k) for k in keys)
+            self.shifts = tuple(eqx.tree_at(lambda by: by.weight, one, SHIFT_START * one.weight) for one in usual)
 
     def __call__(
         self, x: Images, h: Float[Array, " h"] | None = None, *, weight: Weight | None = None, tau: Modulations = None

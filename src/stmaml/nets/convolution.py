@@ -18,6 +18,7 @@ Images = Shaped[Array, "n rows cols i"]
 Outputs = Shaped[Array, "n rows cols o"]
 Kernel = Shaped[Array, "3 3 i o"]
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
+AT_A_TIME = 5  # images on a CPU, or the next divisor of their number
 
 
 def conv3x3(
@@ -98,15 +99,35 @@ def _lax(x: Images, weight: Kernel) -> Outputs:
     return jax.lax.conv_general_dilated(x, weight, (1, 1), "SAME", dimension_numbers=DIMENSIONS)
 
 
-def _lax_gradient(x: Images, g: Outputs) -> Kernel:
-    # A convolution whose channels are the images. Its axes are brought into the order that XLA is quick at, and a
-    # barrier keeps them so: left to itself, XLA does that too, but not inside of a loop, such as that of training.
-    images, kernel = jax.lax.optimization_barrier((x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3)))
-    sums = jax.lax.conv_general_dilated(images, kernel, (1, 1), ((1, 1), (1, 1)), dimension_numbers=DIMENSIONS)
-    return sums.transpose(1, 2, 0, 3)
+def _products_gradient(x: Images, g: Outputs) -> Kernel:
+    """The gradient of the weights of `_lax`, some images at a time: what is made of them then stays in the processor's
+    cache. It is three products instead of the convolution with images for channels that JAX would make of it, which XLA
+    does in one thread."""
+    parts = _some_at_a_time(lambda part: _three_products(*part), (x, g))
+    return parts.sum(0).astype(x.dtype)
 
 
-_one_convolution, _one_gradient = _one_by_one(_lax), _one_by_one(_lax_gradient)
+def _three_products(x: Images, g: Outputs) -> Float[Array, "3 3 i o"]:
+    """For each row of the kernel the product of images moved up or down and gradients moved left and right."""
+    _, height, width, channels = x.shape
+    rows, cols = (jnp.pad(a, [(0, 0), *edges, (0, 0)]) for a, edges in ((x, [(1, 1), (0, 0)]), (g, [(0, 0), (1, 1)])))
+    moved = jnp.concatenate([cols[:, :, 2 - j : 2 - j + width] for j in range(3)], axis=-1)
+    each = [
+        jnp.einsum("nhwi,nhwk->ik", rows[:, i : i + height], moved, preferred_element_type=jnp.float32)
+        for i in range(3)
+    ]
+    return jnp.stack(each).reshape(3, channels, 3, -1).swapaxes(1, 2)
+
+
+def _some_at_a_time(function: Callable[..., Any], images: Any) -> Any:
+    """The results for some images after those for others, on a leading axis. Being a loop, it also keeps XLA from doing
+    the work again wherever the result is read, and from holding all that the work is made from till then."""
+    count = jax.tree.leaves(images)[0].shape[0]
+    some = max(d for d in range(1, min(count, AT_A_TIME) + 1) if count % d == 0)
+    return jax.lax.map(function, jax.tree.map(lambda a: a.reshape(count // some, some, *a.shape[1:]), images))
+
+
+_one_convolution, _one_gradient = _one_by_one(_lax), _one_by_one(_products_gradient)
 
 
 # The largest of each 2x2 square of a convolution, from the patches of the squares. What is not the largest is never
@@ -122,9 +143,13 @@ def pooled(
     is; of equal ones the first."""
     if has_kernels():
         return kernels.pooled(rows, matrix, sign)
-    squares = _squares(rows, matrix)
-    winner = patches.largest(squares * jnp.broadcast_to(sign.astype(squares.dtype), squares.shape))
-    return patches.pick(squares, winner), winner
+
+    def of_one(rows: Array) -> tuple[Array, Array]:
+        places = _places(rows, matrix)
+        winner = patches.largest_of(*(each * jnp.broadcast_to(sign.astype(each.dtype), each.shape) for each in places))
+        return _choose(places, winner), winner
+
+    return jax.lax.map(of_one, rows)
 
 
 def _pooled_forward(rows: Array, matrix: Array, sign: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
@@ -142,7 +167,7 @@ def picked(
     rows: Shaped[Array, "n p k"], matrix: Shaped[Array, "k 4 o"], winner: Int8[Array, "n p o"]
 ) -> Shaped[Array, "n p o"]:
     """The chosen of the four numbers of each square."""
-    return kernels.picked(rows, matrix, winner) if has_kernels() else patches.pick(_squares(rows, matrix), winner)
+    return kernels.picked(rows, matrix, winner) if has_kernels() else _choose(_places(rows, matrix), winner)
 
 
 def _picked_forward(rows: Array, matrix: Array, winner: Array) -> tuple[Array, tuple[Array, ...]]:
@@ -161,8 +186,10 @@ def pooled_gradient(
     """The gradient of the matrix of `picked`."""
     if has_kernels():
         return kernels.pooled_gradient(rows, g, winner)
-    each = jnp.einsum("npk,npqo->kqo", rows, _spread(g, winner), preferred_element_type=jnp.float32)
-    return each.astype(rows.dtype)
+    each = [
+        jnp.einsum("npk,npo->ko", rows, _at(place, g, winner), preferred_element_type=jnp.float32) for place in range(4)
+    ]
+    return jnp.stack(each, axis=1).astype(rows.dtype)
 
 
 def _pooled_gradient_forward(rows: Array, g: Array, winner: Array) -> tuple[Array, tuple[Array, ...]]:
@@ -184,14 +211,27 @@ def _of_choice(rows: Array, matrix: Array, winner: Array, g: Array) -> tuple[Arr
 
 
 def _rows_gradient(matrix: Array, winner: Array, g: Array) -> Array:
-    return jnp.einsum("npqo,kqo->npk", _spread(g, winner), matrix)
+    each = [jnp.einsum("npo,ko->npk", _at(place, g, winner), matrix[:, place]) for place in range(4)]
+    return each[0] + each[1] + each[2] + each[3]
 
 
-def _squares(rows: Shaped[Array, "n p k"], matrix: Shaped[Array, "k 4 o"]) -> Shaped[Array, "n p 4 o"]:
-    return jnp.einsum("npk,kqo->npqo", rows, matrix)
+# Channels stay the innermost axis of all that follows: XLA's loops on a CPU are several times slower where they have to
+# find out which of four places a number is at.
 
 
-def _spread(g: Shaped[Array, "n p o"], winner: Int8[Array, "n p o"]) -> Shaped[Array, "n p 4 o"]:
-    """Each number at the chosen place of its square, zeros at the other three."""
-    chosen = winner[:, :, None] == jnp.arange(4, dtype=jnp.int8)[None, None, :, None]
-    return jnp.where(chosen, g[:, :, None], jnp.zeros((), g.dtype))
+def _places(rows: Shaped[Array, "*n p k"], matrix: Shaped[Array, "k 4 o"]) -> list[Shaped[Array, "*n p o"]]:
+    """The four numbers of each square, one array for each place."""
+    squares, size = rows @ matrix.reshape(matrix.shape[0], -1), matrix.shape[2]
+    return [squares[..., place * size : (place + 1) * size] for place in range(4)]
+
+
+def _choose(places: list[Shaped[Array, "*n p o"]], winner: Int8[Array, "*n p o"]) -> Shaped[Array, "*n p o"]:
+    """The chosen number of each square."""
+    first, second, third, fourth = places
+    lower = jnp.where(winner == 2, third, fourth)
+    return jnp.where(winner == 0, first, jnp.where(winner == 1, second, lower))
+
+
+def _at(place: int, g: Shaped[Array, "n p o"], winner: Int8[Array, "n p o"]) -> Shaped[Array, "n p o"]:
+    """Each number where this place is the chosen one, else zero."""
+    return jnp.where(winner == place, g, jnp.zeros((), g.dtype))

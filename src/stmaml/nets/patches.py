@@ -122,7 +122,13 @@ def squares_of(x: Float[Array, "n rows cols c"]) -> Float[Array, "n rows2 cols2 
 
 def largest(squares: Squares) -> Int8[Array, "*p c"]:
     """Which of the four numbers of each square is the largest; of equal ones the first."""
-    a, b, c, d = (jax.lax.stop_gradient(squares[..., i, :]) for i in range(4))
+    return largest_of(*(jax.lax.stop_gradient(squares[..., i, :]) for i in range(4)))
+
+
+def largest_of(
+    a: Shaped[Array, "*p c"], b: Shaped[Array, "*p c"], c: Shaped[Array, "*p c"], d: Shaped[Array, "*p c"]
+) -> Int8[Array, "*p c"]:
+    """Which of four numbers is the largest; of equal ones the first."""
     upper, lower = jnp.where(a >= b, 0, 1), jnp.where(c >= d, 2, 3)
     return jnp.where(jnp.maximum(a, b) >= jnp.maximum(c, d), upper, lower).astype(jnp.int8)
 

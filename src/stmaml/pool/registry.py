@@ -41,4 +41,5 @@ def all_members(*, minutes: float | None = None, steps: int = 0) -> dict[str, Me
     """Every member there is, by name; for classes some have the names of those for numbers, and the first that suits
     is meant."""
     methods: list[Member] = [Meta(method, minutes=minutes) for method in METHODS]
-    return {member.name: member for member in [*mixed.MEMBERS, *boosted.MEMBERS, Prior(steps=steps), *methods]}
+    known = [*mixed.MEMBERS, *mixed.OTHERS, *boosted.MEMBERS, Prior(steps=steps), *methods]
+    return {member.name: member for member in known}

@@ -5,9 +5,9 @@ vector and a matrix for each group, and the best weights are those of a small co
 log-score, whose best weights the EM algorithm finds.
 
 Weights are pulled towards shares that fall with how clearly held-out groups show a member to be worse than the best: by
-a factor e for each standard error. What serves with five labelled rows is likely to serve with four or six, so
-neighbouring numbers of labelled rows have a say in each other's weights, and the less the more groups there are. Both
-rules, and their strengths, were chosen on development tables.
+a factor e for each standard error (for classes e^2). What serves with five labelled rows is likely to serve with four
+or six, so neighbouring numbers of labelled rows have a say in each other's weights, and the less the more groups there
+are. Both rules, and their strengths, were chosen on development tables.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ from stmaml.pool.mixture import distance
 
 SHRINKAGE = 1.0  # groups' worth of the pull, for each member
 REACH = 1.0  # how far numbers of labelled rows have a say in each other's weights, in places among those scored
-SAY = 20.0  # groups that have as much of a say as neighbouring numbers of labelled rows have at most
+SAY = 100.0  # groups that have as much of a say as neighbouring numbers of labelled rows have at most
+CLASSES_STEEP = 2.0  # for classes shares fall by e^2 for each standard error
 ROUNDS = 400
 Weights = Float[np.ndarray, " k"]
 
@@ -86,12 +87,12 @@ def neighbours(groups: Int[np.ndarray, " c"]) -> Float[np.ndarray, "c c"]:
     return near / near.sum(1, keepdims=True)
 
 
-def leading(alone: Float[np.ndarray, "g k"]) -> Weights:
+def leading(alone: Float[np.ndarray, "g k"], steep: float = 1.0) -> Weights:
     """Shares of members by their scores in each group, where less is better: e^-t for one that is t standard errors
-    behind the best. Where groups cannot tell, all are alike."""
+    behind the best, or the power `steep` of that. Where groups cannot tell, all are alike."""
     behind = alone - alone[:, [int(alone.mean(0).argmin())]]
     error = behind.std(0, ddof=1) / len(alone) ** 0.5 if len(alone) > 1 else np.full(alone.shape[1], np.inf)
-    shares = np.exp(-behind.mean(0) / np.maximum(error, 1e-300))
+    shares = np.exp(-steep * behind.mean(0) / np.maximum(error, 1e-300))
     return shares / shares.sum()
 
 
@@ -135,7 +136,7 @@ def class_weights(likelihood: Float[np.ndarray, "k n"], group: Int[np.ndarray, "
     group = np.unique(group, return_inverse=True)[1]
     count = np.bincount(group)
     alone = np.stack([np.bincount(group, -np.log(each)) / count for each in likelihood], axis=1)
-    return log_score_weights(likelihood, 1 / count[group], SHRINKAGE * len(likelihood) * leading(alone))
+    return log_score_weights(likelihood, 1 / count[group], SHRINKAGE * len(likelihood) * leading(alone, CLASSES_STEEP))
 
 
 def log_score_weights(

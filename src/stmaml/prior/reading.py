@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from stmaml.prior.learner import About, Groups, Learner, Memory, Said
+from stmaml.prior.learner import About, Groups, Learner, Memory
 
 NUMBER = 0
 MOST_SCALED = 8.0
@@ -219,10 +219,10 @@ def respond(
         inputs[:, i, :total, : len(kept.chosen)] = kept.scaled(x[rows][:, kept.chosen])
         targets[:, i, :count], labelled[:, i, :count] = kept.targets(y[one.labelled]), 1
     said = _answer(learner, memory, Groups(*map(jnp.asarray, (inputs, targets, labelled))))
-    expected, variance = np.asarray(said.expected, float), np.asarray(said.variance, float)
-    task = np.minimum(np.asarray(said.task_std, float) ** 2, 0.99 * variance)
+    expected, variance, task_std, odds = (np.asarray(part, float) for part in said)
+    task = np.minimum(task_std**2, 0.99 * variance)
     scale = kept.spread
-    return kept.mean + scale * expected, scale**2 * variance, scale**2 * task, np.asarray(said.odds, float)
+    return kept.mean + scale * expected, scale**2 * variance, scale**2 * task, odds
 
 
 @eqx.filter_jit
@@ -240,8 +240,9 @@ def only_rows(memory: Memory, real: Int[Array, " k"], there: Float[Array, " k"])
 
 
 @eqx.filter_jit
-def _answer(learner: Learner, memory: Memory, new: Groups) -> Said:
-    return learner.answer(memory, new)
+def _answer(learner: Learner, memory: Memory, new: Groups) -> tuple[Array, Array, Array, Array]:
+    said = learner.answer(memory, new)
+    return said.expected, said.variance, said.task_std, said.odds
 
 
 def fitting(count: int, sizes: tuple[int, ...]) -> int:

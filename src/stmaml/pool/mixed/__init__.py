@@ -7,6 +7,8 @@ from stmaml.pool.mixed.logs import MixedLog
 from stmaml.pool.mixed.numbers import MEAN, MIXED, MIXED_CURVES, MIXED_SLOPES
 from stmaml.pool.mixed.shares import Shares
 
-__all__ = ["MEMBERS", "Effects", "effects_of"]
+__all__ = ["MEMBERS", "OTHERS", "Effects", "effects_of"]
 
 MEMBERS: tuple[Member, ...] = (MEAN, MIXED, MIXED_SLOPES, MIXED_CURVES, MixedLog(), Shares(), MixedLogistic())
+OTHERS: tuple[Member, ...] = (MixedLogistic("mixed-levels", plain=True),)
+"""For those who name them: no usual part of a pool."""
