@@ -32,7 +32,7 @@ from stmaml.pool.prior import Prior
 from stmaml.pool.registry import usual_members
 from stmaml.pool.scoring import score_with
 from stmaml.tables.groups import usual_shots
-from tables import SPLITS, Opened, Split, opened, read
+from tables import SPLITS, Opened, Split, opened, read, some_groups
 
 HALVES = {"development": {**DEVELOPMENT, **DEVELOPMENT_CLASSES}, "reporting": {**REPORTING, **REPORTING_CLASSES}}
 SIZES = (0, 20, 10)  # groups to learn from; 0 for all
@@ -56,7 +56,7 @@ class Setting:
         """One part of a table's groups, predicted from `size` of the others."""
         table = opened(path)
         split = Split.of(table, number, ordered=ordered)
-        train = _some(split.train, size, number)
+        train = some_groups(split.train, size, number)
         most = usual_shots(train.counts)
         fold = np.random.default_rng(11).permutation(train.num_groups) % min(FOLDS, train.num_groups)
         return Setting(table, split, train, Draw(most, ordered=ordered), fold, shot_counts(most))
@@ -184,14 +184,16 @@ def fit_and_score(
 
 
 def score_directly(
-    path: Path, number: int, size: int, ordered: bool, weights: str | None, only: list[str]
+    path: Path, number: int, size: int, ordered: bool, weights: str | None, only: list[str], steps: int = 0
 ) -> list[dict[str, Any]]:
-    """The prior beside mixed models, each as it stands: nothing is calibrated or pooled."""
+    """The prior beside mixed models, each as it stands: nothing is calibrated or pooled. With steps, the prior
+    trained further on the table is one more row."""
     table = opened(path)
     split = Split.of(table, number, ordered=ordered)
-    train = _some(split.train, size, number)
+    train = some_groups(split.train, size, number)
     members = [prior_of(weights), *(one for one in usual_members(train) if one.name in QUICK)]
     members = [one for one in members if not only or one.name in only]
+    members += [Prior(Path(weights) if weights else None, steps, "prior, trained further")] if steps else []
     records = []
     for member in members:
         begun = time.process_time()
@@ -221,12 +223,6 @@ def _plain_scores(said: Any, tasks: Any) -> dict[str, np.ndarray]:
         nll = 0.5 * np.log(2 * np.pi * said.variance) + 0.5 * off / said.variance
         each = {"mse": off, "nll": nll, "coverage90": off < 1.6449**2 * said.variance}
     return {name: np.bincount(tasks.task, values) / count for name, values in each.items()}
-
-
-def _some(rows: GroupedRows, size: int, seed: int) -> GroupedRows:
-    if not size or size >= rows.num_groups:
-        return rows
-    return rows.of_groups(np.sort(np.random.default_rng(50 + seed).permutation(rows.num_groups)[:size]))
 
 
 def _less(forecasts: dict[str, Any]) -> dict[str, Any]:
@@ -261,7 +257,7 @@ def run(flags: argparse.Namespace) -> None:
     wanted.sort(key=lambda item: (item[1], item[0].stat().st_size, item[2]))
     until = float(os.environ.get("DEADLINE", "inf")) - 20
     if flags.direct:
-        work, more = score_directly, (flags.ordered, flags.weights, flags.only)
+        work, more = score_directly, (flags.ordered, flags.weights, flags.only, flags.steps)
     else:
         flags.others.mkdir(parents=True, exist_ok=True)
         work, more = fit_and_score, (flags.ordered, flags.weights, flags.others)
@@ -361,6 +357,7 @@ def main() -> None:
     parser.add_argument("--pin", action="store_true", help="each process on a core of its own")
     parser.add_argument("--direct", action="store_true", help="beside mixed models, nothing calibrated")
     parser.add_argument("--only", nargs="*", default=[], help="with --direct: members to score")
+    parser.add_argument("--steps", type=int, default=0, help="with --direct: of training the prior further")
     parser.add_argument("--base", default="pool", help="the row that others are shown over")
     flags = parser.parse_args()
     if flags.run:

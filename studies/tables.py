@@ -101,6 +101,13 @@ class Split:
         return Split(table, number, train, {shots: tasks for shots, tasks in tests.items() if len(tasks)})
 
 
+def some_groups(rows: GroupedRows, size: int, seed: int) -> GroupedRows:
+    """Some of the groups, drawn at random; all of them for 0."""
+    if not size or size >= rows.num_groups:
+        return rows
+    return rows.of_groups(np.sort(np.random.default_rng(50 + seed).permutation(rows.num_groups)[:size]))
+
+
 def fit_and_score(path: Path, number: int, ordered: bool, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """A record for each number of labelled rows and each row of the table."""
     from stmaml.compiled import remember_programs

@@ -15,6 +15,7 @@ tables to choose rules for classes on.
 import argparse
 import json
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -24,12 +25,14 @@ from typing import Any
 import numpy as np
 
 from stmaml.pool.averaging import whole_of
-from stmaml.pool.base import Draw, Forecast, Tasks
+from stmaml.pool.base import Draw, Forecast, GroupedRows, Member, Tasks
 from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, held_out_tasks, shot_counts
 from stmaml.pool.pooling import Pooling, learn_pooling
+from stmaml.pool.prior import Prior
+from stmaml.pool.registry import members_named, usual_members
 from stmaml.pool.scoring import POOL, score_with
 from stmaml.tables.groups import usual_shots
-from tables import AVERAGED, SPLITS, Opened, Split, opened
+from tables import AVERAGED, SPLITS, Opened, Split, opened, some_groups
 
 HALVED = "-halved"
 
@@ -42,11 +45,14 @@ class Case:
     number: int
     ordered: bool = False
     halved: bool = False
+    size: int = 0
+    """Groups to learn from; 0 for all that are not tested."""
 
     @property
     def name(self) -> str:
         """Of its file, without the suffix."""
-        return f"{self.table}.{'first' if self.ordered else 'random'}.{self.number}"
+        few = f".{self.size}" if self.size else ""
+        return f"{self.table}.{'first' if self.ordered else 'random'}.{self.number}{few}"
 
     @property
     def table(self) -> str:
@@ -56,7 +62,8 @@ class Case:
     def split(self) -> Split:
         """Its groups."""
         table = opened(self.path)
-        return Split.of(halved(table) if self.halved else table, self.number, ordered=self.ordered)
+        split = Split.of(halved(table) if self.halved else table, self.number, ordered=self.ordered)
+        return replace(split, train=some_groups(split.train, self.size, self.number))
 
 
 def halved(table: Opened) -> Opened:
@@ -80,15 +87,12 @@ def questions(split: Split, ordered: bool) -> tuple[Draw, np.ndarray, tuple[int,
 def keep(case: Case, folder: Path, names: tuple[str, ...]) -> str:
     """Fits the members and writes what they say."""
     from stmaml.compiled import remember_programs
-    from stmaml.pool.mixed import OTHERS
-    from stmaml.pool.registry import members_named
 
     remember_programs()
     split, arrays = case.split(), dict[str, np.ndarray]()
     draw, fold, counts, _ = questions(split, case.ordered)
     begun = time.process_time()
-    candidates = [one for one in OTHERS if one.suits(split.train) and not names]
-    for member in [*members_named(names, split.train), *candidates]:
+    for member in _members(names, split.train):
         start = time.process_time()
         held, fitted = cross_fit([member], split.train, fold, draw, counts)
         for one in held:
@@ -102,6 +106,13 @@ def keep(case: Case, folder: Path, names: tuple[str, ...]) -> str:
         np.savez_compressed(file, allow_pickle=False, **arrays)
     part.rename(folder / f"{case.name}.npz")
     return f"{case.name} {time.process_time() - begun:.1f} s"
+
+
+def _members(names: tuple[str, ...], rows: GroupedRows) -> list[Member]:
+    """Those named; else the usual ones and the prior over tables, which a table of many groups is not pooled with."""
+    found = members_named(names, rows)
+    more = Prior()
+    return found if names or more.name in {one.name for one in found} else [*found, more]
 
 
 def _packed(name: str, said: Forecast) -> dict[str, np.ndarray]:
@@ -143,6 +154,19 @@ class Known:
         seconds = {member: float(arrays[f"seconds|{member}"]) for member in members}
         return Known(case, split.table, [one for one in held if len(one.tasks)], tests, seconds)
 
+    def only(self, keep: Callable[[str], bool]) -> "Known":
+        """Of some members."""
+        return replace(
+            self,
+            held=[_only(one, keep) for one in self.held],
+            tests={shots: (_only(some, keep), _only(one, keep)) for shots, (some, one) in self.tests.items()},
+        )
+
+    def usual(self) -> "Known":
+        """Of the members that a pool has by itself."""
+        names = {member.name for member in usual_members(self.held[0].tasks.rows)}
+        return self.only(lambda name: name in names)
+
     def pooling(self) -> Pooling:
         """By the pool's own rule."""
         return learn_pooling(self.held)
@@ -150,7 +174,8 @@ class Known:
     def records(self, pooling: Pooling) -> list[dict[str, Any]]:
         """Scores as of `studies/tables.py`."""
         found = []
-        about = {"table": self.case.table, "split": self.case.number, "ordered": self.case.ordered}
+        case = self.case
+        about = {"table": case.table, "split": case.number, "ordered": case.ordered, "size": case.size}
         for shots, (together, alone) in self.tests.items():
             several, single = (score_with(one, pooling, self.table.scale) for one in (together, alone))
             rows = {POOL: several.rows[POOL]}
@@ -162,6 +187,11 @@ class Known:
                 line = {"shots": shots, "row": row, "groups": several.groups.tolist(), "scores": each}
                 found.append({**about, **line, "seconds": round(spent, 2), "megabytes": 0})
         return found
+
+
+def _only(one: HeldOut, keep: Callable[[str], bool]) -> HeldOut:
+    said = {name: forecast for name, forecast in one.forecasts.items() if keep(name)}
+    return HeldOut(one.shots, one.tasks, said, one.fold)
 
 
 def _unpacked(arrays: dict[str, np.ndarray], name: str, classes: int) -> Forecast:
@@ -212,7 +242,7 @@ def score(cases: list[Case], folder: Path, out: Path) -> None:
     with out.open("w") as file:
         for case in cases:
             if (folder / f"{case.name}.npz").exists():
-                known = Known.read(case, folder)
+                known = Known.read(case, folder).usual()
                 file.write("".join(json.dumps(record) + "\n" for record in known.records(known.pooling())))
                 print(case.name, flush=True)
 
