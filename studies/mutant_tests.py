@@ -119,7 +119,7 @@ class Bench:
             self.session.config.pluginmanager.register(surveyor)
 
         code, _ = self._waited(self._forked(module, prepare, words), LONGEST)
-        if code is None and self.share.over or code is not None and code < 0:
+        if (code is None and self.share.over) or (code is not None and code < 0):
             return  # somebody ended it: that says nothing of the tests
         if code != 0:
             seen.write_text("{}")
