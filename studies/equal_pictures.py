@@ -3,16 +3,19 @@
     python studies/equal_pictures.py compile FOLDER JOB ... --data PICTURES --programs PROGRAMS    and a first speed
     python studies/equal_pictures.py train FOLDER JOB ... --data PICTURES --programs PROGRAMS [--until UNIX_SECONDS]
 
-A JOB is ROW, ROW:SEED or ROW:SEED:TASKS; in ROW@augmented a row of its own name has what `best` does with pictures
-beside its method (turned, cut out, tinted; seen both ways in use). With `--batch` every row has batches of so many
+A JOB is ROW, ROW:SEED or ROW:SEED:TASKS. ROW may have changes behind an @: `arml@augmented` is ARML with what `best`
+does with pictures (turned, cut out, tinted; seen both ways in use), `maml@training.outer_lr=0.002` has one setting
+changed, and a comma stands between several. With `--batch` every row has batches of so many
 tasks, and a step size that grows with the root of their number. Training goes on where it was stopped, and several
 processes may share a FOLDER: each takes the next job that nobody has. A half cosine lowers the step size to zero. The
 weights with the best accuracy on validation tasks are kept, and other validation tasks say whether 5 or 10 inner steps
 are taken in the test: the same rule for every row. FOLDER/rows gets the scores, FOLDER/scores those of each task."""
 
 import argparse
+import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -45,7 +48,7 @@ from stmaml.training import State, TrainConfig, initial_state
 from stmaml.training.steps import run_steps
 
 NAME = "plain-multi"
-BEST, AUGMENTED = "st-maml-best", "@augmented"
+BEST, AUGMENTED = "st-maml-best", "augmented"
 CHUNK = 25  # steps in one call, over which the step size stays level
 LOOKS = 15  # validations in a training
 AT_ONCE = 40  # tasks scored in one call
@@ -77,7 +80,7 @@ class Job:
     @property
     def program(self) -> str:
         """What its programs are called: states have an @ of their own in their names."""
-        return self.row.replace("@", "-")
+        return re.sub("[^a-z0-9.]+", "-", self.row)
 
 
 def experiments() -> dict[str, Experiment]:
@@ -86,14 +89,18 @@ def experiments() -> dict[str, Experiment]:
     return {cell.name: cell.experiment for cell in (*usual, *large)}
 
 
-def changed(
-    job: "Job", experiment: Experiment, known: dict[str, Experiment], image_size: int, batch: int
-) -> Experiment:
-    """The experiment as the job and the flags want it."""
-    if job.row.endswith(AUGMENTED):
-        best = known[BEST]
-        changes = {"benchmark_settings": best.benchmark_settings, "modelling": best.modelling}
-        experiment = with_changes(experiment, changes)
+def changed(row: str, image_size: int, batch: int) -> Experiment:
+    """The experiment of a row as it and the flags want it."""
+    known, (name, _, changes) = experiments(), row.partition("@")
+    experiment = known[name]
+    for change in filter(None, changes.split(",")):
+        path, _, value = change.partition("=")
+        if path == AUGMENTED:
+            best = known[BEST]
+            wanted = {"benchmark_settings": best.benchmark_settings, "modelling": best.modelling}
+        else:
+            wanted = {path: json.loads(value)}
+        experiment = with_changes(experiment, wanted)
     experiment = with_changes(experiment, {"benchmark_settings.image_size": image_size})
     if not batch:
         return experiment
@@ -328,14 +335,13 @@ def main() -> None:
     changes = {"data": str(flags.data), "image_size": flags.image_size}
     opened = Config(**changes).open(Shelf())
     tests = Tests(opened, (flags.test_tasks, flags.val_tasks))
-    programs, known = Programs(flags.programs), experiments()
+    programs = Programs(flags.programs)
     jobs = {job.name: job for job in (Job.of(text, flags.tasks) for text in flags.jobs)}
     for name in claimed(list(jobs), flags.folder / "claims" / f"{flags.stage}-{flags.claim}"):
         began, job = time.time(), jobs[name]
         if flags.fit and flags.until - began < LEAST + RESERVED:
             break
-        usual = known[job.row.removesuffix(AUGMENTED)]
-        experiment = changed(job, usual, known, flags.image_size, flags.batch)
+        experiment = changed(job.row, flags.image_size, flags.batch)
         try:
             row = Row(job, experiment, programs, tests, flags.until)
             print(f"{name}: ready after {time.time() - began:.0f} s", flush=True)
