@@ -55,7 +55,7 @@ AT_ONCE = 40  # tasks scored in one call
 DRAWS = 5  # predictors in the test, of methods that sample them
 TEST_STEPS = (5, 10)  # inner steps in the test that are tried
 SAVED_EVERY = 45  # seconds
-RESERVED = 60  # seconds for the scores of a row that is to fit
+RESERVED = 100  # seconds for the scores of a row that is to fit
 LEAST = 60  # seconds of training without which such a row is not begun
 TOLD = ("accuracy", "nll", "ece")
 
