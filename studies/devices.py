@@ -9,7 +9,9 @@ Every recipe starts from the same weights, made on the CPU, and sees the same 25
 on both; `usual` has the recipe's own precision and the device's (TF32 or bfloat16 on a GPU), beside the CPU's exact
 numbers. A gap is the length of the difference over the length of the CPU's gradient; for losses, the same of two
 numbers. Of long gradients, 4,096 sums of their numbers with random signs are compared, whose difference is as long as
-theirs to a few percent. Processes share the recipes; a program is compiled once for each recipe, device and kind.
+theirs to a few percent. Processes share the recipes; a program is compiled once for each recipe, device and kind. Inner
+steps are the body of a loop, as `--remat` has them, so that one of them is compiled; `--unrolled` has them one after
+the other, as most recipes are trained.
 
 Compiling for a GPU takes most of the time. These make it shorter, and the programs slower:
 XLA_FLAGS="--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_llvm_disable_expensive_passes=true
@@ -35,6 +37,7 @@ from stmaml.border.arrays import pack_arrays
 from stmaml.nets.waves import octaves_for
 from stmaml.recipes import RECIPES, Experiment, build_learner
 from stmaml.tasks import Scaling, Task, TaskBatch, TaskSpec
+from stmaml.training.memory import recomputing
 
 TASKS, PICTURE_TASKS = (25, 100, 300), (4, 8, 16)
 PICTURES = ("celeba", "plain-multi")
@@ -106,6 +109,8 @@ class Learner:
 
     recipe: Recipe
     exact: bool
+    looped: bool = True
+    """Whether inner steps are the body of a loop, as with `--remat`: the same numbers, and one step to compile."""
 
     def build(self) -> Any:
         """The same weights wherever it is called."""
@@ -118,12 +123,14 @@ class Learner:
         scaling = Scaling((0.1,) * size, (1.5,) * size, (0.2,) * spec.y_size, (1.2,) * spec.y_size)
         with jax.default_device(jax.devices("cpu")[0]):
             make = eqx.filter_jit(lambda key: build_learner(method, spec, modelling, key=key, scaling=scaling))
-            return make(jr.key(0))
+            learner = make(jr.key(0))
+        return (recomputing(learner) if self.looped else None) or learner
 
     @property
     def name(self) -> str:
         """Of its program in a folder of them."""
-        return "-".join([*self.recipe, "exact" if self.exact else "usual"])
+        kinds = ["exact" if self.exact else "usual", *["unrolled"] * (not self.looped)]
+        return "-".join([*self.recipe, *kinds])
 
     def program(self, device: jax.Device, programs: Programs | None = None) -> Callable[[Task, Any], Result]:
         """The mean loss of some tasks on a device, and its gradient as one long vector; read from a folder of programs
@@ -190,13 +197,14 @@ def results(
     return found
 
 
-def on_cpu(recipe: Recipe, kept: Path | None) -> dict[int, Result]:
+def on_cpu(recipe: Recipe, kept: Path | None, looped: bool) -> dict[int, Result]:
     """The CPU's exact numbers; from a folder where they are kept, and kept there where they are not yet."""
     path = None if kept is None else kept / f"{'-'.join(recipe)}.npz"
     if path is not None and path.exists():
         with np.load(path) as file:
             return {count: (float(file[f"loss{count}"]), file[f"gradient{count}"]) for count in counts_of(recipe)}
-    found = results(Learner(recipe, True).program(jax.devices("cpu")[0]), spec_of(RECIPES[recipe]), counts_of(recipe))
+    run = Learner(recipe, True, looped).program(jax.devices("cpu")[0])
+    found = results(run, spec_of(RECIPES[recipe]), counts_of(recipe))
     if path is not None:
         arrays = {f"loss{count}": np.asarray(one[0]) for count, one in found.items()}
         arrays |= {f"gradient{count}": one[1].astype(np.float32) for count, one in found.items()}
@@ -207,14 +215,14 @@ def on_cpu(recipe: Recipe, kept: Path | None) -> dict[int, Result]:
 def compared(
     recipe: Recipe, exact: bool, want: dict[int, Result], device: jax.Device, flags: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    """A row for each number of tasks: how far the device's numbers are from those wanted."""
+    """For each number of tasks, how far the device's numbers are from those wanted."""
     programs = None if flags.programs is None else Programs(flags.programs)
-    run = Learner(recipe, exact).program(device, programs)
+    run = Learner(recipe, exact, not flags.unrolled).program(device, programs)
     got = results(run, spec_of(RECIPES[recipe]), counts_of(recipe), flags.most)
     for count in got:
         pairs = zip(want[count], got[count], strict=True)
         gaps = dict(zip(("loss", "gradient"), (gap(*pair) for pair in pairs), strict=True))
-        yield {"recipe": "/".join(recipe), "tasks": count, "exact": exact, **gaps, "value": want[count][0]}
+        yield {"tasks": count, **gaps, "value": want[count][0]}
 
 
 def counts_of(recipe: Recipe) -> tuple[int, ...]:
@@ -252,18 +260,27 @@ def work(recipes: list[Recipe], share: Share, flags: argparse.Namespace, done: s
             name = "/".join(recipe)
             if (name, exact) in done or share.over or not share.takes(f"{name}-{exact}"):
                 continue
-            began = time.monotonic()
-            if flags.ahead:
-                Learner(recipe, exact).compile_ahead(Programs(flags.programs))
-                share.tell({"recipe": name, "exact": exact, "seconds": round(time.monotonic() - began, 1)})
-                continue
-            want, had = on_cpu(recipe, flags.kept), time.monotonic()
-            if platform == "cpu":
-                share.tell({"recipe": name, "seconds": round(had - began, 1)})
-                continue
-            for row in compared(recipe, exact, want, device, flags):
-                share.tell({**row, "cpu_seconds": round(had - began, 1), "seconds": round(time.monotonic() - had, 1)})
+            try:
+                for row in work_on(recipe, exact, device, flags):
+                    share.tell({"recipe": name, "exact": exact, **row})
+            except Exception as error:  # others go on: a device may lack memory, a compiler may fail
+                share.tell({"recipe": name, "exact": exact, "failed": f"{type(error).__name__}: {str(error)[:500]}"})
             jax.clear_caches()
+
+
+def work_on(recipe: Recipe, exact: bool, device: jax.Device, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """What is said of a recipe: gaps, or how long the part took that was asked for."""
+    began = time.monotonic()
+    if flags.ahead:
+        Learner(recipe, exact, not flags.unrolled).compile_ahead(Programs(flags.programs))
+        yield {"seconds": round(time.monotonic() - began, 1)}
+        return
+    want, had = on_cpu(recipe, flags.kept, not flags.unrolled), time.monotonic()
+    if flags.device == "cpu":
+        yield {"seconds": round(had - began, 1)}
+        return
+    for row in compared(recipe, exact, want, device, flags):
+        yield {**row, "cpu_seconds": round(had - began, 1), "seconds": round(time.monotonic() - had, 1)}
 
 
 def main() -> None:
@@ -279,6 +296,7 @@ def main() -> None:
     parser.add_argument(
         "--programs", type=Path, help="folder of programs for the device, filled where they are missing"
     )
+    parser.add_argument("--unrolled", action="store_true", help="inner steps one after the other, not in a loop")
     parser.add_argument("--ahead", action="store_true", help="only fill --programs, for a GPU that is not there")
     parser.add_argument("--again", type=Path, help="gaps of an earlier call, to go on with those that are missing")
     add_flags(parser)
@@ -298,12 +316,16 @@ def main() -> None:
         if (path := getattr(flags, name))
         for word in (f"--{name}", str(path))
     ]
-    found = spread([*words, *["--ahead"] * flags.ahead], flags.jobs, flags.minutes)
-    rows = [*before, *found.records]
+    words += ["--ahead"] * flags.ahead + ["--unrolled"] * flags.unrolled
+    found = spread(words, flags.jobs, flags.minutes)
+    failed = [row for row in found.records if "failed" in row]
+    rows = [*before, *(row for row in found.records if "failed" not in row)]
     if flags.out is not None:
-        flags.out.write_text(json.dumps({"rows": rows, "broken": found.broken}, indent=1))
+        flags.out.write_text(json.dumps({"rows": rows, "failed": failed, "broken": found.broken}, indent=1))
     if flags.device != "cpu" and not flags.ahead:
         print(table_of(rows))
+    for one in failed:
+        print(f"{one['recipe']}: {one['failed']}")
     for one in found.broken:
         print(f"process {one['share']} ended with {one['exit']}: {one['said'][-600:]}")
     return None

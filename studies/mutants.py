@@ -134,19 +134,20 @@ def drawn(modules: Sequence[str], count: int, seed: int) -> list[Mutant]:
 
 
 def judge(chosen: Sequence[Mutant], limit: float, share: Share, tell: Callable[[Verdict], object]) -> None:
-    """Tells the verdicts on this share of the mutants; those first whose module has been surveyed, by whomever."""
+    """Tells the verdicts on mutants that nobody else has taken; those first whose module has been surveyed, by
+    whomever."""
     bench = Bench(sorted({mutant.module for mutant in chosen}), share)
-    waiting = list(chosen[share.place :: share.of])
+    waiting = dict(enumerate(chosen))
 
     def work() -> None:
         while waiting and not share.over:
             ready = bench.ready()
-            mutant = next((one for one in waiting if one.module in ready), None)
-            if mutant is None:
+            number = next((i for i, one in waiting.items() if one.module in ready), None)
+            if number is None:
                 time.sleep(0.5)
                 continue
-            waiting.remove(mutant)
-            if mutant.module in bench.broken:
+            mutant = waiting.pop(number)
+            if mutant.module in bench.broken or not share.takes(f"mutant-{number}"):
                 continue
             end, seconds = bench.tested(mutant.module, mutant.source, mutant.line, limit)
             if end == "late" and share.over:  # it was cut off

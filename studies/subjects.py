@@ -88,9 +88,13 @@ class Shell:
 
     def run(self, *words: object) -> None:
         """Runs a command to its end, which must be a good one."""
-        errors = self.folder / "errors.txt"
-        if self.start(*words, errors=errors).wait():
-            raise SystemExit(f"stmaml {' '.join(map(str, words))} failed: {errors.read_text()}")
+        self.end(self.start(*words, errors=self.folder / "errors.txt"), *words)
+
+    def end(self, process: subprocess.Popen[bytes], *words: object) -> None:
+        """Waits for the end of a command that was started so, which must be a good one."""
+        if process.wait():
+            said = (self.folder / "errors.txt").read_text()
+            raise SystemExit(f"stmaml {' '.join(map(str, words))} failed: {said}")
 
 
 def training(method: str, run: object, steps: int = 60) -> list[object]:

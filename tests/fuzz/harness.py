@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from tests.fuzz.kinds import Kind
 from tests.fuzz.mutations import Mutation
 from tests.fuzz.specimens import KINDS
 
-SECONDS = 10
+SECONDS = 10  # of processors, all threads together: how busy the machine is must not matter
+PATIENCE = 60  # seconds by the clock, for a reader that waits for something and computes nothing
 MEMORY = 2 << 30
 GOOD = ("refused", "loaded")
 ENDS = (*GOOD, "traceback", "silent nonsense", "too slow", "too large", "wrote elsewhere")
@@ -39,6 +41,10 @@ class Case:
     how: str
     """The mutation, or the name of the hostile file."""
     why: str
+    processor: float = 0.0
+    """Seconds of processors that its reader took."""
+    seconds: float = 0.0
+    """The same by the clock."""
 
 
 @dataclass
@@ -109,8 +115,8 @@ def attack(
         one, name = attacks[number % len(attacks)], f"{seed}-{number}"
         with tempfile.TemporaryDirectory() as root, _own_cache(Path(root)):
             path = one.make(_folder(Path(root) / "kinds"), Random(f"{one.name}-{name}"))
-            end, why = _watched(one.load, path, Path(root))
-        case = Case(one.name, name, end, path.name, why)
+            ended = _watched(one.load, path, Path(root))
+        case = Case(one.name, name, ended.end, path.name, ended.why, ended.processor, ended.seconds)
         found[one.name].add(case)
         if told(case):
             break
@@ -143,19 +149,28 @@ def _case(kind: Kind, path: Path, original: bytes, name: str, root: Path) -> Cas
     spoilt = mutation(original, rng)
     path.write_bytes(spoilt)
     try:
-        end, why = _watched(kind.load, path, root)
+        ended = _watched(kind.load, path, root)
     finally:
         path.write_bytes(original)
-    return Case(kind.name, name, end, mutation.__qualname__, why)
+    return Case(kind.name, name, ended.end, mutation.__qualname__, ended.why, ended.processor, ended.seconds)
 
 
-def _watched(load: Load, path: Path, root: Path) -> tuple[str, str]:
+@dataclass(frozen=True)
+class _Ended:
+    end: str
+    why: str
+    processor: float
+    seconds: float
+
+
+def _watched(load: Load, path: Path, root: Path) -> _Ended:
     """How loading ends, unless it wrote beside its cache, which is worse."""
-    before = _listing(root)
+    before, began, busy = _listing(root), time.monotonic(), time.process_time()
     end, why = _outcome(load, path)
+    processor, seconds = round(time.process_time() - busy, 2), round(time.monotonic() - began, 2)
     if end in GOOD and _listing(root) != before:
-        return "wrote elsewhere", str(sorted(_listing(root) ^ before)[:3])
-    return end, why
+        end, why = "wrote elsewhere", str(sorted(_listing(root) ^ before)[:3])
+    return _Ended(end, why, processor, seconds)
 
 
 def _listing(root: Path) -> set[str]:
@@ -188,18 +203,21 @@ def _is_sentence(text: str) -> bool:
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """At most so many seconds, and so much memory more than is in use."""
+    """At most so many seconds of processors, and by the clock."""
 
     def stop(number: int, frame: object) -> None:
         raise TooSlow
 
-    usual = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    limits = ((signal.SIGPROF, signal.ITIMER_PROF, SECONDS), (signal.SIGALRM, signal.ITIMER_REAL, PATIENCE))
+    usual = [signal.signal(number, stop) for number, _, _ in limits]
     try:
+        for _, timer, most in limits:
+            signal.setitimer(timer, most)
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, usual)
+        for (number, timer, _), before in zip(limits, usual, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, before)
 
 
 def table(found: dict[str, Found]) -> str:
