@@ -40,9 +40,9 @@ GROWTH = {
     },
     "gpu": {
         "tasks": (25, 100, 400, 1600, 6400),
-        "inner steps": (1, 2, 5, 10, 20),
+        "inner steps": (1, 5, 10, 20),
         "shots": (5, 20, 80, 320),
-        "width": (20, 40, 80, 160, 320),
+        "width": (40, 80, 160, 320),
         "draws": (1, 16, 256, 4096),
     },
 }
@@ -141,7 +141,8 @@ def run_growth(options: argparse.Namespace) -> Iterator[dict[str, list[list[floa
         what: [_drawing(value) if what == "draws" else _step_of(what, value, GROWTH_TASKS[part]) for value in values]
         for what, values in sizes.items()
     }
-    warm_up_together([each for row in contenders.values() for each in row], options.at_once)
+    longest_first = sorted(contenders, key=lambda what: what != "inner steps")
+    warm_up_together([each for what in longest_first for each in reversed(contenders[what])], options.at_once)
     found: dict[str, list[list[float | None]]] = {}
     timing = {"seconds": options.seconds / 2, "repeats": min(options.repeats, 3)}
     for what, values in sizes.items():
