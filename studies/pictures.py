@@ -20,6 +20,7 @@ from picture_tasks import INNER_LR, ConvSize, Pictures
 from timing import CHUNK, Contender, Row, count_parameters, measure
 
 from stmaml.benchmarks import completion
+from stmaml.benchmarks.grey_albums import GreyAlbum
 from stmaml.benchmarks.sources import TaskSource
 from stmaml.inner import InnerLoop
 from stmaml.methods import maml
@@ -162,7 +163,7 @@ def completion_contender(tiny: bool, tasks: int) -> ImageContender:
     side, count = (4, 10) if tiny else (28, 20_000)
     pixels = jr.randint(jr.key(0), (3 * count, side * side), 0, 256).astype(jnp.uint8)
     settings = completion.Config(shots=5) if tiny else completion.Config()  # all pixels asked, unlike the recipe
-    source = completion.Completion(completion.GreyAlbum(pixels, (count,) * 3, (side, side)), settings, training=True)
+    source = completion.Completion(GreyAlbum(pixels, (count,) * 3, (side, side)), settings, training=True)
     learner = experiment.method_settings.build(source.spec, key=jr.key(0))
     config = replace(experiment.training, tasks_per_batch=tasks)
     return image_contender("st-maml, paper", learner, source, config, steps=2 if tiny else CHUNK, precision="float32")

@@ -16,15 +16,8 @@ from scipy.ndimage import map_coordinates
 from scipy.stats import bernoulli
 from sklearn.metrics import log_loss
 
-from stmaml.benchmarks.completion import (
-    SHOWCASE_PIXELS,
-    Completion,
-    Config,
-    _entropies,
-    choose,
-    find_families,
-    linearly_mapped,
-)
+from stmaml.benchmarks.completion import SHOWCASE_PIXELS, Completion, Config, choose, linearly_mapped
+from stmaml.benchmarks.grey_albums import _entropies, find_families
 from stmaml.benchmarks.sources import TaskSet, check_batch, freeze
 from stmaml.data.idx import PUBLISHED_MD5
 from stmaml.errors import SettingError, SourceError

@@ -8,7 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from stmaml.benchmarks.completion import Completion, Config, GreyAlbum
+from stmaml.benchmarks.completion import Completion, Config
+from stmaml.benchmarks.grey_albums import GreyAlbum
 from stmaml.errors import SourceError
 from stmaml.experiments import EvaluateConfig, load_experiment, load_learner
 from stmaml.runs import Run, read_npz
