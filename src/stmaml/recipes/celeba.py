@@ -12,8 +12,8 @@ from stmaml.training import TrainConfig
 
 def _celeba(method: str, learner: MethodConfig) -> Experiment:
     """Pairs of attributes, 5 pictures with and 5 without, asked about as many; 64,000 tasks, mirrored at random. The
-    paper does not say how it was trained here: network, inner loop and Adam's step are those of Plain-Multi. Validation
-    looks at log-probabilities of mixtures, since it is mixtures of models that tests look at."""
+    paper does not say how it was trained here: network and inner loop are those of Plain-Multi, Adam's step is 0.001.
+    Validation looks at log-probabilities of mixtures, since it is mixtures of models that tests look at."""
     judged = TrainConfig(val_every=200, val_tasks=200, val_samples=4, val_metric="nll")
     training = replace(judged, steps=4_000, tasks_per_batch=16, checkpoint_every=400)
     return Experiment("celeba", method, "paper", celeba.Config(mirror=True), learner, training=training)
