@@ -99,6 +99,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--without", nargs="*", default=[], help="leave out contenders with such a word in their name")
     parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)), help="programs compiled at once")
     parser.add_argument("--batches", type=int, nargs="+", default=[LARGE_BATCH, BATCH], help="of images on a GPU")
+    parser.add_argument("--remark", default="", help="a sentence for the page, on what else the machine did")
     parser.add_argument("--tiny", action="store_true", help="try all of it out in small sizes; figures mean nothing")
     parser.add_argument("--page", type=Path, nargs="*", help="write the page from these files, or those kept")
     return parser.parse_args()
@@ -122,6 +123,7 @@ def main() -> None:
             seconds = time.perf_counter() - start
             about = {"command": _command(options, name), "left_out": left_out, "without": options.without}
             about |= environment() | {"load": load, "took_s": seconds}
+            about |= {"remark": options.remark} if options.remark else {}
             kept |= {"part": options.part, name: {"about": about, "found": found}}
             out.write_text(json.dumps(kept, indent=1) + "\n")
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)

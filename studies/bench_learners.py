@@ -31,12 +31,24 @@ from stmaml.training import TrainConfig
 
 OWN, CLASSES_ONLY = "st-maml", "protonet"
 GROWTH = {
-    "tasks": (5, 10, 25, 50, 100),
-    "inner steps": (1, 2, 5, 10, 20),
-    "shots": (5, 10, 20, 40, 80),
-    "width": (20, 40, 80, 160),
-    "draws": (1, 4, 16, 64),
+    "cpu": {
+        "tasks": (5, 10, 25, 50, 100),
+        "inner steps": (1, 2, 5, 10, 20),
+        "shots": (5, 10, 20, 40, 80),
+        "width": (20, 40, 80, 160),
+        "draws": (1, 4, 16, 64),
+    },
+    "gpu": {
+        "tasks": (25, 100, 400, 1600, 6400),
+        "inner steps": (1, 5, 10, 20),
+        "shots": (5, 20, 80, 320),
+        "width": (40, 80, 160, 320),
+        "draws": (1, 16, 256, 4096),
+    },
 }
+"""Sizes that are tried; larger ones on a GPU, which with few tasks waits."""
+GROWTH_TASKS = {"cpu": TASKS, "gpu": 400}
+"""Tasks of a step where something else is changed."""
 EVALUATED, DRAWS = 200, 20  # tasks that are scored, and predictors drawn for each
 EVALUATED_IMAGES = 8
 
@@ -120,22 +132,28 @@ def timed(call: Callable[[], Any], seconds: float, repeats: int) -> tuple[float,
     return median(rounds), first
 
 
-def run_growth(options: argparse.Namespace) -> Iterator[dict[str, list[list[float]]]]:
-    """Size, milliseconds of a step (of a prediction for `draws`), and of processors; one thing changed at a time, and
-    sizes take turns."""
-    found: dict[str, list[list[float]]] = {}
-    for what, values in GROWTH.items():
-        some = values[:2] if options.tiny else values
-        contenders = [_drawing(value) if what == "draws" else _step_of(what, value) for value in some]
-        warm_up_together(contenders, options.at_once)
-        timing = {"seconds": options.seconds / 2, "repeats": min(options.repeats, 3)}
-        rows = measure(contenders, contenders[0].name, **timing)
-        found[what] = [[value, row.ms_per_step, row.processor_ms] for value, row in zip(some, rows, strict=True)]
+def run_growth(options: argparse.Namespace) -> Iterator[dict[str, list[list[float | None]]]]:
+    """Size, milliseconds of a step (of a prediction for `draws`), and on a CPU of processors; one thing changed at a
+    time, and sizes take turns. All are compiled before the first is timed."""
+    part = "cpu" if jax.default_backend() == "cpu" else "gpu"
+    sizes = {what: values[:2] if options.tiny else values for what, values in GROWTH[part].items()}
+    contenders = {
+        what: [_drawing(value) if what == "draws" else _step_of(what, value, GROWTH_TASKS[part]) for value in values]
+        for what, values in sizes.items()
+    }
+    longest_first = sorted(contenders, key=lambda what: what != "inner steps")
+    warm_up_together([each for what in longest_first for each in reversed(contenders[what])], options.at_once)
+    found: dict[str, list[list[float | None]]] = {}
+    timing = {"seconds": options.seconds / 2, "repeats": min(options.repeats, 3)}
+    for what, values in sizes.items():
+        rows = measure(contenders[what], contenders[what][0].name, **timing)
+        processor = [row.processor_ms if part == "cpu" else None for row in rows]
+        found[what] = [list(each) for each in zip(values, [row.ms_per_step for row in rows], processor, strict=True)]
         yield found
 
 
-def _step_of(what: str, value: int) -> Contender:
-    sizes = {"tasks": TASKS, "inner steps": 5, "shots": SHOTS, "width": 40} | {what: value}
+def _step_of(what: str, value: int, tasks: int) -> Contender:
+    sizes = {"tasks": tasks, "inner steps": 5, "shots": SHOTS, "width": 40} | {what: value}
     source = regression2d.Config(shots=sizes["shots"], query_size=QUERIES).open().train
     settings = maml.Config(hidden=(sizes["width"],) * 2, inner=InnerLoop(inner_steps=sizes["inner steps"]))
     config = TrainConfig(tasks_per_batch=sizes["tasks"])

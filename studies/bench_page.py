@@ -150,17 +150,27 @@ def memory(rows: list[dict[str, Any]]) -> str:
     return table(["", "largest memory of the process, GB"], [[row["name"], number(row["memory_gb"])] for row in rows])
 
 
-def growth(found: dict[str, list[list[float]]]) -> str:
+def growth(found: dict[str, list[list[float | None]]]) -> str:
     cells = []
     for what, pairs in found.items():
-        each = ", ".join(f"{size:g}: {number(clock)}, {number(processor)}" for size, clock, processor in pairs)
+        each = ", ".join(": ".join([number(size), _costs(clock, processor)]) for size, clock, processor in pairs)
         cells.append([what, each, number(power(pairs)), UNITS.get(what, "ms a step")])
-    return table(["", "size: cost by the clock, of processors", "last power", ""], cells)
+    on_cpu = all(pair[2] is not None for pairs in found.values() for pair in pairs)
+    return table(["", f"size: cost by the clock{', of processors' if on_cpu else ''}", "last power", ""], cells)
 
 
-def power(pairs: list[list[float]]) -> float:
-    """Of the size that the processors' time grows with, between the last two: 1 is in proportion."""
-    (before, _, low), (after, _, high) = pairs[-2:]
+def _costs(clock: float | None, processor: float | None) -> str:
+    return number(clock) if processor is None else f"{number(clock)}, {number(processor)}"
+
+
+def costs(pairs: list[list[float | None]]) -> np.ndarray:
+    """Sizes, and the time of processors, which a busy machine leaves as it is; by the clock on a GPU."""
+    return np.array([[size, clock if processor is None else processor] for size, clock, processor in pairs], float)
+
+
+def power(pairs: list[list[float | None]]) -> float:
+    """Of the size that the cost grows with, between the last two: 1 is in proportion."""
+    (before, low), (after, high) = costs(pairs)[-2:]
     return float(np.log(high / low) / np.log(after / before))
 
 
@@ -214,18 +224,21 @@ def draw_growth(parts: list[dict[str, Any]], path: Path) -> None:
 
 
 def _draw_one(axis: Any, name: str, parts: list[dict[str, Any]]) -> None:
+    """A dotted line of each device's colour is in proportion to the size."""
+    sizes: set[float] = set()
     for part in parts:
-        pairs = np.array(part["growth"]["found"].get(name, np.zeros((0, 3))))
-        if not len(pairs):
+        found = part["growth"]["found"].get(name)
+        if not found:
             continue
-        if part["part"] == "cpu":  # of processors, which a busy machine leaves as it is
-            pairs[:, 1] = pairs[:, 2]
-        axis.loglog(pairs[:, 0], pairs[:, 1], "o-", label=part["part"].upper())
-        if part is parts[0]:
-            axis.loglog(
-                pairs[:, 0], pairs[-1, 1] * pairs[:, 0] / pairs[-1, 0], ":", color="grey", label="in proportion"
-            )
-            axis.set_xticks(pairs[:, 0], [f"{size:g}" for size in pairs[:, 0]])
+        size, cost = costs(found).T
+        (line,) = axis.loglog(size, cost, "o-", label=part["part"].upper())
+        axis.loglog(size, cost[-1] * size / size[-1], ":", color=line.get_color(), alpha=0.7)
+        sizes |= set(size.tolist())
+    apart = list[float]()
+    for size in sorted(sizes):  # labels that have room
+        if not apart or size >= 1.9 * apart[-1]:
+            apart.append(size)
+    axis.set_xticks(apart, [f"{size:g}" for size in apart], fontsize=8)
     axis.minorticks_off()
     axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

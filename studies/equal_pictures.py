@@ -3,14 +3,19 @@
     python studies/equal_pictures.py compile FOLDER JOB ... --data PICTURES --programs PROGRAMS    and a first speed
     python studies/equal_pictures.py train FOLDER JOB ... --data PICTURES --programs PROGRAMS [--until UNIX_SECONDS]
 
-A JOB is ROW, ROW:SEED or ROW:SEED:TASKS. Training goes on where it was stopped, and several processes may share a
-FOLDER: each takes the next job that nobody has. A half cosine lowers the step size to zero. The weights with the best
-accuracy on validation tasks are kept, and other validation tasks say whether 5 or 10 inner steps are taken in the test:
-the same rule for every row. FOLDER/rows gets the scores, FOLDER/scores those of each task."""
+A JOB is ROW, ROW:SEED or ROW:SEED:TASKS. ROW may have changes behind an @: `arml@augmented` is ARML with what `best`
+does with pictures (turned, cut out, tinted; seen both ways in use), `maml@training.outer_lr=0.002` has one setting
+changed, and a comma stands between several. With `--batch` every row has batches of so many
+tasks, and a step size that grows with the root of their number. Training goes on where it was stopped, and several
+processes may share a FOLDER: each takes the next job that nobody has. A half cosine lowers the step size to zero. The
+weights with the best accuracy on validation tasks are kept, and other validation tasks say whether 5 or 10 inner steps
+are taken in the test: the same rule for every row. FOLDER/rows gets the scores, FOLDER/scores those of each task."""
 
 import argparse
+import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -43,13 +48,14 @@ from stmaml.training import State, TrainConfig, initial_state
 from stmaml.training.steps import run_steps
 
 NAME = "plain-multi"
+BEST, AUGMENTED = "st-maml-best", "augmented"
 CHUNK = 25  # steps in one call, over which the step size stays level
 LOOKS = 15  # validations in a training
 AT_ONCE = 40  # tasks scored in one call
-DRAWS = 10  # predictors in the test, of methods that sample them
+DRAWS = 5  # predictors in the test, of methods that sample them
 TEST_STEPS = (5, 10)  # inner steps in the test that are tried
 SAVED_EVERY = 45  # seconds
-RESERVED = 60  # seconds for the scores of a row that is to fit
+RESERVED = 100  # seconds for the scores of a row that is to fit
 LEAST = 60  # seconds of training without which such a row is not begun
 TOLD = ("accuracy", "nll", "ece")
 
@@ -69,13 +75,37 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"{self.row}-seed-{self.seed}"
+        return f"{self.program}-seed-{self.seed}"
+
+    @property
+    def program(self) -> str:
+        """What its programs are called: states have an @ of their own in their names."""
+        return re.sub("[^a-z0-9.]+", "-", self.row)
 
 
 def experiments() -> dict[str, Experiment]:
     """The experiment of every row: recipes, ablations, `best`."""
     usual, large = method_cells(NAME, Config.budgets.paper)
     return {cell.name: cell.experiment for cell in (*usual, *large)}
+
+
+def changed(row: str, image_size: int, batch: int) -> Experiment:
+    """The experiment of a row as it and the flags want it."""
+    known, (name, _, changes) = experiments(), row.partition("@")
+    experiment = known[name]
+    for change in filter(None, changes.split(",")):
+        path, _, value = change.partition("=")
+        if path == AUGMENTED:
+            best = known[BEST]
+            wanted = {"benchmark_settings": best.benchmark_settings, "modelling": best.modelling}
+        else:
+            wanted = {path: json.loads(value)}
+        experiment = with_changes(experiment, wanted)
+    experiment = with_changes(experiment, {"benchmark_settings.image_size": image_size})
+    if not batch:
+        return experiment
+    rate = experiment.training.outer_lr * math.sqrt(batch / experiment.training.tasks_per_batch)
+    return with_changes(experiment, {"training.tasks_per_batch": batch, "training.outer_lr": rate})
 
 
 @dataclass
@@ -148,12 +178,12 @@ class Row:
             after, (losses, _, finite) = run_steps(state, source, key, steps, config)
             return jax.tree.leaves(after), jnp.where(finite, losses.mean(), jnp.nan)
 
-        leaves, loss = self.programs(f"{self.job.row}-train", run, state, self.benchmark.train, self.key, steps)
+        leaves, loss = self.programs(f"{self.job.program}-train", run, state, self.benchmark.train, self.key, steps)
         return jax.tree.unflatten(jax.tree.structure(state), leaves), float(loss)
 
     def scored(self, learner: AbstractMetaLearner, tasks: TaskSet, steps: int | None, draws: int, seed: int) -> Scores:
         """Scores of each task with so many inner steps."""
-        name, score, parts = f"{self.job.row}-score-{steps}-{draws}", scoring(steps, draws), []
+        name, score, parts = f"{self.job.program}-score-{steps}-{draws}", scoring(steps, draws), []
         for first in range(0, tasks.num_tasks, AT_ONCE):
             if time.time() > self.until:
                 raise OutOfTime
@@ -275,6 +305,7 @@ def score_row(row: Row, folder: Path, about: dict[str, Any]) -> dict[str, Any]:
         "test_steps": steps,
         "validation": {str(key): value for key, value in means.items()},
         "draws": row.draws,
+        "batch": row.config.tasks_per_batch,
         "tasks": row.tests.test.num_tasks,
         "digest": row.tests.test.digest,
         "metrics": {"all": all_of_them, **sets},
@@ -304,13 +335,13 @@ def main() -> None:
     changes = {"data": str(flags.data), "image_size": flags.image_size}
     opened = Config(**changes).open(Shelf())
     tests = Tests(opened, (flags.test_tasks, flags.val_tasks))
-    programs, known = Programs(flags.programs), experiments()
+    programs = Programs(flags.programs)
     jobs = {job.name: job for job in (Job.of(text, flags.tasks) for text in flags.jobs)}
     for name in claimed(list(jobs), flags.folder / "claims" / f"{flags.stage}-{flags.claim}"):
         began, job = time.time(), jobs[name]
         if flags.fit and flags.until - began < LEAST + RESERVED:
             break
-        experiment = with_changes(known[job.row], {"benchmark_settings.image_size": flags.image_size})
+        experiment = changed(job.row, flags.image_size, flags.batch)
         try:
             row = Row(job, experiment, programs, tests, flags.until)
             print(f"{name}: ready after {time.time() - began:.0f} s", flush=True)
@@ -332,6 +363,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--fit", action="store_true", help="fewer tasks where time is short, instead of none")
     parser.add_argument("--claim", default=str(os.getpid()), help="processes with the same one share the jobs")
     parser.add_argument("--tasks", type=int, default=150_000)
+    parser.add_argument("--batch", type=int, default=0, help="tasks in a step; as the recipe says if not given")
     parser.add_argument("--val-tasks", type=int, default=400)
     parser.add_argument("--test-tasks", type=int, default=4000)
     parser.add_argument("--image-size", type=int, default=84)

@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from prior_tables import pinned, prior_of
+from prior_tables import prior_of
+from weighing import pinned
 
 from stmaml.benchmarks.hierarchies import Shape, Table, bayes_limit, linear_tables, one_of, sample_tables, table_key
 from stmaml.benchmarks.hierarchy_rows import whole_rows

@@ -14,183 +14,72 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from public_tables import DEVELOPMENT, DEVELOPMENT_CLASSES, REPORTING, REPORTING_CLASSES
+from scipy.stats import t as student
+from weighing import Case, Known, cases_of, keep, pinned
 
 from stmaml.compiled import remember_programs
-from stmaml.pool.base import Draw, Forecast, GroupedRows, Member
-from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, held_out_tasks, shot_counts
-from stmaml.pool.pooling import learn_pooling
-from stmaml.pool.prior import Prior
+from stmaml.pool.base import Draw
+from stmaml.pool.prior import NAME, Prior
 from stmaml.pool.registry import usual_members
 from stmaml.pool.scoring import score_with
 from stmaml.tables.groups import usual_shots
-from tables import SPLITS, Opened, Split, opened, read, some_groups
+from tables import SHOTS, SPLITS, read
 
-HALVES = {"development": {**DEVELOPMENT, **DEVELOPMENT_CLASSES}, "reporting": {**REPORTING, **REPORTING_CLASSES}}
 SIZES = (0, 20, 10)  # groups to learn from; 0 for all
-FIELDS = ("mean", "task_variance", "noise_variance")
+WITH, CALIBRATED, PLAIN = "pool with prior", "prior calibrated", "prior as it is"
 QUICK = ("mixed", "mixed-slopes", "mixed-curves", "mixed-logistic", "shares")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Groups of a table to learn from, and what is asked."""
-
-    table: Opened
-    split: Split
-    train: GroupedRows
-    draw: Draw
-    fold: np.ndarray
-    counts: tuple[int, ...]
-
-    @staticmethod
-    def of(path: Path, number: int, size: int, ordered: bool) -> "Setting":
-        """One part of a table's groups, predicted from `size` of the others."""
-        table = opened(path)
-        split = Split.of(table, number, ordered=ordered)
-        train = some_groups(split.train, size, number)
-        most = usual_shots(train.counts)
-        fold = np.random.default_rng(11).permutation(train.num_groups) % min(FOLDS, train.num_groups)
-        return Setting(table, split, train, Draw(most, ordered=ordered), fold, shot_counts(most))
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What members say of held-out groups, by number of labelled rows, and of the groups of the test."""
-
-    held: list[dict[str, Forecast]]
-    tests: dict[int, dict[str, Forecast]]
-    spent: dict[str, float]
-
-    def joined(self, other: "Answers") -> "Answers":
-        """Of the members of both."""
-        held = [{**one, **more} for one, more in zip(self.held, other.held, strict=True)]
-        tests = {shots: {**self.tests[shots], **other.tests[shots]} for shots in self.tests}
-        return Answers(held, tests, {**self.spent, **other.spent})
-
-    def save(self, path: Path) -> None:
-        """Writes one file."""
-        parts = {**{f"held {i}": one for i, one in enumerate(self.held)}, **{f"{k}": v for k, v in self.tests.items()}}
-        arrays = {
-            f"{part}|{name}|{field}": getattr(forecast, field)
-            for part, by_name in parts.items()
-            for name, forecast in by_name.items()
-            for field in FIELDS
-        }
-        spent = np.frombuffer(json.dumps(self.spent).encode(), dtype=np.uint8)
-        part = path.with_suffix(".part")
-        with part.open("wb") as file:
-            np.savez_compressed(file, spent=spent, **arrays)
-        part.rename(path)
-
-    @staticmethod
-    def load(path: Path) -> "Answers":
-        """What `save` wrote."""
-        held: dict[int, dict[str, Forecast]] = {}
-        tests: dict[int, dict[str, Forecast]] = {}
-        with np.load(path) as file:
-            for key in (key for key in file if key.endswith(FIELDS[0])):
-                part, name, _ = key.split("|")
-                forecast = Forecast(*(file[f"{part}|{name}|{field}"] for field in FIELDS))
-                where = (
-                    held.setdefault(int(part[5:]), {}) if part.startswith("held") else tests.setdefault(int(part), {})
-                )
-                where[name] = forecast
-            return Answers([held[i] for i in sorted(held)], tests, json.loads(file["spent"].tobytes()))
-
-
-def answers(members: list[Member], setting: Setting) -> Answers:
-    """What members say, each fitted to the groups to learn from."""
-    held: list[dict[str, Forecast]] = [{} for _ in setting.counts]
-    tests: dict[int, dict[str, Forecast]] = {shots: {} for shots in setting.split.tests}
-    spent = {}
-    for member in members:
-        begun = time.process_time()
-        mine, fitted = cross_fit([member], setting.train, setting.fold, setting.draw, setting.counts)
-        for by_name, one in zip(held, mine, strict=True):
-            by_name |= one.forecasts
-        for shots, tasks in setting.split.tests.items():
-            tests[shots][member.name] = fitted[member.name].predict(tasks)
-        spent[member.name] = round(time.process_time() - begun, 2)
-    return Answers(held, tests, spent)
-
-
-def kept_name(item: tuple[Path, int, int], ordered: bool) -> str:
-    path, number, size = item
-    return f"{path.stem}_{number}_{size}{'_ordered' if ordered else ''}.npz"
-
-
-def answers_of_others(setting: Setting, kept: Path) -> Answers:
-    """What the usual members say, but for the prior: fitted once, then kept."""
-    if kept.exists():
-        return Answers.load(kept)
-    found = answers([one for one in usual_members(setting.train) if one.name != "prior"], setting)
-    found.save(kept)
-    return found
-
-
-def fit_and_score(
-    path: Path, number: int, size: int, ordered: bool, weights: str | None, kept: Path
-) -> list[dict[str, Any]]:
-    """A record for each number of labelled rows and each row of the table."""
+def scored(case: Case, kept: Path, weights: str | None = None) -> list[dict[str, Any]]:
+    """A record for each number of labelled rows and each row of the table: the prior as it is, calibrated, and the pool
+    with and without it. What members say is kept in a file, and read from there if it is there."""
     remember_programs()
-    setting = Setting.of(path, number, size, ordered)
-    table, train = setting.table, setting.train
-    others = answers_of_others(setting, kept / kept_name((path, number, size), ordered))
-    both = answers([prior_of(weights)], setting).joined(others)
-    tasks = held_out_tasks(train, setting.draw, setting.counts)
-    held = [
-        HeldOut(shots, one, said, setting.fold[one.group])
-        for shots, one, said in zip(setting.counts, tasks, both.held, strict=True)
-        if len(one)
-    ]
-    without = [HeldOut(one.shots, one.tasks, _less(one.forecasts), one.fold) for one in held]
-    pools = {"pool with prior": learn_pooling(held), "pool": learn_pooling(without)}
-    about = {"table": table.name, "split": number, "ordered": ordered, "size": size}
-    records = []
-    for shots, asked_tasks in setting.split.tests.items():
-        said = both.tests[shots]
-        asked = {
-            name: HeldOut(shots, asked_tasks, part, np.zeros(len(asked_tasks), dtype=int))
-            for name, part in (("pool with prior", said), ("pool", _less(said)))
-        }
-        scored = {name: score_with(asked[name], pooling, table.scale) for name, pooling in pools.items()}
-        rows = {**scored["pool with prior"].rows, "pool": scored["pool"].rows["pool"]}
-        rows["pool with prior"] = scored["pool with prior"].rows["pool"]
-        if not train.num_classes:
-            rows["prior as it is"] = {"coverage90": _plain_coverage(said["prior"], asked_tasks)}
-        rows["prior calibrated"] = _calibrated(held, asked["pool with prior"], table.scale)
+    if not (kept / f"{case.name}.npz").exists():
+        keep(case, kept, ())
+    known = Known.read(case, kept)
+    return records_of(known.with_member(prior_of(weights)) if weights else known)
+
+
+def records_of(known: Known) -> list[dict[str, Any]]:
+    """The same of what is known."""
+    parts = {
+        WITH: known,
+        "pool": known.only(lambda name: name != NAME),
+        CALIBRATED: known.only(lambda name: name == NAME),
+    }
+    poolings = {row: part.pooling() for row, part in parts.items()}
+    case, records = known.case, []
+    about = {"table": case.table, "split": case.number, "ordered": case.ordered, "size": case.size}
+    about["learnt"] = known.held[0].tasks.rows.num_groups
+    for shots in known.tests:
+        found = {row: score_with(part.tests[shots][0], poolings[row], known.table.scale) for row, part in parts.items()}
+        rows = {row: one.rows["pool"] for row, one in found.items()}
+        rows[NAME] = found[WITH].rows[NAME]
+        together, _ = known.tests[shots]
+        if not together.tasks.rows.num_classes:
+            rows[PLAIN] = {"coverage90": _plain_coverage(together.forecasts[NAME], together.tasks)}
+        groups = found[WITH].groups.tolist()
         for row, scores in rows.items():
-            values = {name: np.round(each, 7).tolist() for name, each in scores.items()}
-            records.append(
-                {
-                    **about,
-                    "shots": shots,
-                    "row": row,
-                    "groups": len(next(iter(scores.values()))),
-                    "scores": values,
-                    "seconds": both.spent.get(row, round(sum(both.spent.values()), 2)),
-                }
-            )
+            each = {name: np.round(values, 7).tolist() for name, values in scores.items()}
+            line = {"shots": shots, "row": row, "groups": groups, "scores": each}
+            records.append({**about, **line, "seconds": round(known.seconds[NAME], 2)})
     return records
 
 
-def score_directly(
-    path: Path, number: int, size: int, ordered: bool, weights: str | None, only: list[str], steps: int = 0
-) -> list[dict[str, Any]]:
+def score_directly(case: Case, weights: str | None, only: list[str], steps: int = 0) -> list[dict[str, Any]]:
     """The prior beside mixed models, each as it stands: nothing is calibrated or pooled. With steps, the prior
     trained further on the table is one more row."""
-    table = opened(path)
-    split = Split.of(table, number, ordered=ordered)
-    train = some_groups(split.train, size, number)
+    remember_programs()
+    split = case.split()
+    train = split.train
     members = [prior_of(weights), *(one for one in usual_members(train) if one.name in QUICK)]
     members = [one for one in members if not only or one.name in only]
     members += [Prior(Path(weights) if weights else None, steps, "prior, trained further")] if steps else []
@@ -202,8 +91,9 @@ def score_directly(
         spent = round(time.process_time() - begun, 2)
         for shots, tasks in split.tests.items():
             scores = {name: np.round(each, 7).tolist() for name, each in _plain_scores(said[shots], tasks).items()}
-            about = {"table": table.name, "split": number, "ordered": ordered, "size": size, "shots": shots}
-            records.append({**about, "row": member.name, "scores": scores, "seconds": spent})
+            about = {"table": case.table, "split": case.number, "ordered": case.ordered, "size": case.size}
+            more = {"learnt": train.num_groups, "shots": shots, "row": member.name}
+            records.append({**about, **more, "scores": scores, "seconds": spent})
     return records
 
 
@@ -225,46 +115,31 @@ def _plain_scores(said: Any, tasks: Any) -> dict[str, np.ndarray]:
     return {name: np.bincount(tasks.task, values) / count for name, values in each.items()}
 
 
-def _less(forecasts: dict[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in forecasts.items() if name != "prior"}
-
-
 def _plain_coverage(said: Any, tasks: Any) -> np.ndarray:
     """The share of each task's rows within the 90 % interval that the prior gives by itself."""
     off = np.abs(said.mean - tasks.rows.y[tasks.asked]) / np.sqrt(said.variance)
     return np.bincount(tasks.task, off < 1.6449) / np.bincount(tasks.task)
 
 
-def _calibrated(held: list[HeldOut], asked: HeldOut, scale: float) -> dict[str, np.ndarray]:
-    """The scores of a pool of the prior alone, whose spread is learnt on held-out groups."""
-    alone = [HeldOut(one.shots, one.tasks, {"prior": one.forecasts["prior"]}, one.fold) for one in held]
-    only = HeldOut(asked.shots, asked.tasks, {"prior": asked.forecasts["prior"]}, asked.fold)
-    return score_with(only, learn_pooling(alone), scale).rows["pool"]
-
-
 def run(flags: argparse.Namespace) -> None:
     """Fits and scores what is not in the file yet, in several processes."""
     key = ("table", "split", "size", "ordered")
     done = {tuple(one[name] for name in key) for one in read([flags.out])} if flags.out.exists() else set()
-    tables = flags.tables or HALVES[flags.half]
+    cases = cases_of(flags.run, flags.half, flags.tables, ["first" if flags.ordered else "random"], flags.sizes)
     wanted = [
-        (flags.run / f"{name}.npz", number, size)
-        for name in tables
-        for size in flags.sizes
-        for number in range(flags.splits)
-        if (name, number, size, flags.ordered) not in done
+        one for one in cases if one.number < flags.splits and (one.table, one.number, one.size, one.ordered) not in done
     ]
-    wanted.sort(key=lambda item: (item[1], item[0].stat().st_size, item[2]))
+    wanted.sort(key=lambda one: (one.number, one.path.stat().st_size, one.size))
     until = float(os.environ.get("DEADLINE", "inf")) - 20
     if flags.direct:
-        work, more = score_directly, (flags.ordered, flags.weights, flags.only, flags.steps)
+        work = partial(score_directly, weights=flags.weights, only=flags.only, steps=flags.steps)
     else:
         flags.others.mkdir(parents=True, exist_ok=True)
-        work, more = fit_and_score, (flags.ordered, flags.weights, flags.others)
+        work = partial(scored, kept=flags.others, weights=flags.weights)
     context = get_context("spawn")
     core = context.Value("i", 0) if flags.pin else None
     with ProcessPoolExecutor(flags.jobs, context, pinned, (core,)) as pool, flags.out.open("a") as file:
-        futures = {pool.submit(work, *item, *more): item for item in wanted}
+        futures = {pool.submit(work, case): case for case in wanted}
         try:
             for future in as_completed(futures, timeout=max(until - time.time(), 1) if until < 1e12 else None):
                 _write(future, futures[future], file)
@@ -274,71 +149,94 @@ def run(flags: argparse.Namespace) -> None:
                 process.kill()
 
 
-def pinned(core: Any) -> None:
-    """One core for each process: libraries then start no more threads than that."""
-    if core is not None:
-        with core.get_lock():
-            mine, core.value = core.value, core.value + 1
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[-1 - mine % len(cores)]})
-
-
-def _write(future: Any, item: tuple[Path, int, int], file: Any) -> None:
+def _write(future: Any, case: Case, file: Any) -> None:
     try:
         records = future.result()
     except Exception as error:  # one table that fails must not stop the others
-        print(f"{item[0].stem} {item[1:]}: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{case.name}: {type(error).__name__}: {error}", file=sys.stderr)
         return
     file.write("".join(json.dumps(record) + "\n" for record in records))
     file.flush()
-    print(item[0].stem, *item[1:], records[0]["seconds"], "s", flush=True)
+    print(case.name, records[0]["seconds"], "s", flush=True)
 
 
 def show(records: list[dict[str, Any]], base: str) -> None:
-    """For each number of groups and of labelled rows: the error over that of the pool without the prior, as a geometric
-    mean over tables, and the same by table for the prior and the pool with it."""
-    whole = {name: found for name, found in _by_table(records)}
-    for metric in ("mse", "nll", "accuracy", "coverage90"):
-        for size in SIZES:
-            for shots in (0, 2, 5, 10):
-                here = {name: found for (name, s, k, m), found in whole.items() if (s, k, m) == (size, shots, metric)}
-                if here:
-                    _show_one(f"{metric}, {size or 'all'} groups, {shots} rows", here, base, metric)
+    """Tables in Markdown, numbers and classes apart: by number of groups and of labelled rows the error over that of
+    the pool without the prior, as a geometric mean over tables with its 95 % interval; differences of the negative
+    log-density; shares of rows that 90 % intervals hold; and the ratio of each table."""
+    found = by_table(records)
+    for title, metric, numbers in (
+        ("squared error over that of", "mse", True),
+        ("negative log-density less that of", "nll", True),
+        ("share in 90 % intervals, also", "coverage90", True),
+        ("log-loss less that of", "nll", False),
+    ):
+        print(f"\n**{title} {base}** ({'numbers' if numbers else 'classes'})\n")
+        print("| groups | | " + " | ".join(f"{shots} rows" for shots in SHOTS) + " |\n|---|---|" + "--:|" * len(SHOTS))
+        mine = {key: rows for key, rows in found.items() if (("mse" in rows[base]) == numbers)}
+        names = dict.fromkeys(row for rows in mine.values() for row, scores in rows.items() if metric in scores)
+        for size, row in product(SIZES, names):
+            cells = [_gaps(mine, size, shots, row, base, metric) for shots in SHOTS]
+            if any(cells) and (row != base or metric == "coverage90"):
+                some = " | ".join(_cell(list(cell.values()), metric) for cell in cells)
+                print(f"| {size or 'all'} | {row} | {some} |")
+        if metric != "coverage90":
+            print()
+            for size, shots in product(SIZES, SHOTS):
+                cell = _gaps(mine, size, shots, WITH, base, metric)
+                form = np.exp if metric == "mse" else float
+                print(size or "all", f"groups, {shots} rows:", ", ".join(f"{k} {form(v):.3f}" for k, v in cell.items()))
 
 
-def _show_one(title: str, here: dict[str, dict[str, float]], base: str, metric: str) -> None:
-    print(f"\n{title} ({len(here)} tables)")
-    for row in dict.fromkeys(row for found in here.values() for row in found):
-        mine = {name: found for name, found in here.items() if row in found and base in found}
-        if not mine:
-            continue
-        if metric == "mse":
-            each = {name: found[row] / found[base] for name, found in mine.items()}
-            mean = float(np.exp(np.mean(np.log(list(each.values())))))
-        else:
-            less = 0.0 if metric == "coverage90" else 1.0
-            each = {name: found[row] - less * found[base] for name, found in mine.items()}
-            mean = float(np.mean(list(each.values())))
-        print(f"  {row:20s} {mean:7.3f}  " + " ".join(f"{name}:{value:.3f}" for name, value in each.items()))
+Found = dict[tuple[str, int, int], dict[str, dict[str, float]]]
 
 
-def _by_table(records: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, int, int, str], dict[str, float]]]:
-    """Mean scores over groups of all splits that every row has."""
-    found: dict[Any, dict[str, dict[int, list[float]]]] = {}
+def by_table(records: list[dict[str, Any]]) -> Found:
+    """By table, number of groups and of labelled rows: the mean score of each row over all groups of the parts that
+    every row has. A table with no more groups than are asked for has those of all."""
+    found: dict[Any, dict[str, dict[str, dict[int, list[float]]]]] = {}
     for record in records:
+        key = record["table"], record["size"], record["shots"]
         for metric, values in record["scores"].items():
-            key = (record["table"], record["size"], record["shots"], metric)
-            found.setdefault(key, {}).setdefault(record["row"], {})[record["split"]] = values
+            found.setdefault(key, {}).setdefault(record["row"], {}).setdefault(metric, {})[record["split"]] = values
+    whole: Found = {}
     for key, rows in found.items():
-        common = set.intersection(*(set(parts) for parts in rows.values()))
+        common = set.intersection(*(set(parts) for row in rows.values() for parts in row.values()))
         if common:
-            yield (
-                key,
-                {
-                    row: float(np.mean(np.concatenate([parts[i] for i in sorted(common)])))
-                    for row, parts in rows.items()
-                },
-            )
+            whole[key] = {
+                row: {
+                    m: float(np.mean(np.concatenate([parts[i] for i in sorted(common)]))) for m, parts in each.items()
+                }
+                for row, each in rows.items()
+            }
+    learnt = {record["table"]: record["learnt"] for record in records if not record["size"]}
+    same = {
+        (table, few, shots): rows
+        for (table, size, shots), rows in whole.items()
+        for few in SIZES[1:]
+        if not size and learnt[table] <= few + 1  # parts of a table differ by one group
+    }
+    return {**same, **whole}
+
+
+def _gaps(found: Found, size: int, shots: int, row: str, base: str, metric: str) -> dict[str, float]:
+    """By table: the logarithm of the ratio of squared errors, the difference of losses, or a share."""
+    here = {t: rows for (t, s, k), rows in found.items() if (s, k) == (size, shots) and metric in rows.get(row, {})}
+    if metric == "coverage90":
+        return {table: rows[row][metric] for table, rows in here.items()}
+    form = np.log if metric == "mse" else float
+    return {table: float(form(rows[row][metric]) - form(rows[base][metric])) for table, rows in here.items()}
+
+
+def _cell(values: list[float], metric: str) -> str:
+    """The mean over tables and its 95 % interval."""
+    if not values:
+        return ""
+    mean = float(np.mean(values))
+    half = student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0
+    if metric == "mse":
+        return f"{np.exp(mean):.3f} ({np.exp(mean - half):.2f} to {np.exp(mean + half):.2f}; {len(values)})"
+    return f"{mean:.3f} ± {half:.3f} ({len(values)})"
 
 
 def main() -> None:
@@ -346,7 +244,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path)
     parser.add_argument("--out", type=Path, default=Path("prior.jsonl"))
     parser.add_argument("--show", type=Path, nargs="*")
-    parser.add_argument("--half", choices=list(HALVES), default="development")
+    parser.add_argument("--half", choices=("development", "reporting"), default="development")
     parser.add_argument("--tables", nargs="*", default=[])
     parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES))
     parser.add_argument("--splits", type=int, default=SPLITS)

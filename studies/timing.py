@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +27,9 @@ from stmaml.training import TrainConfig, initial_state, run_steps
 
 CHUNK = 64
 """Meta-steps in one compiled call, and ready-made batches."""
+GATE = "STMAML_BENCH_GATE"
+"""Names a file in the environment: what is compiled waits for it before it is timed, and makes another, NAME.ready. So
+sections can be compiled at once and timed one after the other."""
 COMPARED_STEP = 20
 """Losses are compared before the first step and after this many."""
 
@@ -99,11 +103,19 @@ def warm_up_together(contenders: list[Contender], at_once: int) -> None:
 
 def measure(contenders: list[Contender], reference: str, *, seconds: float, repeats: int) -> list[Row]:
     """Rounds in which every contender has its turn."""
+    wait_at_gate()
     for _ in range(repeats):
         for contender in contenders:
             contender.time(seconds)
     base = next(contender for contender in contenders if contender.name == reference)
     return [_row(contender, base) for contender in contenders]
+
+
+def wait_at_gate() -> None:
+    if gate := os.environ.get(GATE):
+        Path(f"{gate}.ready").touch()
+        while not Path(gate).exists():
+            time.sleep(0.1)
 
 
 def _row(contender: Contender, base: Contender) -> Row:

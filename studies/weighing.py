@@ -2,6 +2,7 @@
 
     python studies/tables.py --open FOLDER                                  read the public tables
     python studies/weighing.py keep FOLDER KEPT --kinds random first halved [--half development] [--jobs 8]
+    python studies/weighing.py keep FOLDER KEPT --sizes 0 20 10             pools for few groups too
     python studies/weighing.py score FOLDER KEPT --out FILE.jsonl           records as of `studies/tables.py --run`
     python studies/weighing.py pack FOLDER KEPT --out FILE.npz              several in one file, in half precision
     python studies/weighing.py unpack FOLDER KEPT --out FILE.npz
@@ -14,8 +15,9 @@ tables to choose rules for classes on.
 
 import argparse
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -162,6 +164,22 @@ class Known:
             tests={shots: (_only(some, keep), _only(one, keep)) for shots, (some, one) in self.tests.items()},
         )
 
+    def with_member(self, member: Member) -> "Known":
+        """With one more member, or another of the same name, fitted now."""
+        split, begun = self.case.split(), time.process_time()
+        draw, fold, counts, _ = questions(split, self.case.ordered)
+        mine, fitted = cross_fit([member], split.train, fold, draw, counts)
+        said = {one.shots: one.forecasts for one in mine}
+        tests = {}
+        for shots, (some, one) in self.tests.items():
+            alone = whole_of(fitted[member.name]).predict(one.tasks)
+            tests[shots] = (
+                _and(some, {member.name: fitted[member.name].predict(some.tasks)}),
+                _and(one, {member.name: alone}),
+            )
+        seconds = {**self.seconds, member.name: time.process_time() - begun}
+        return replace(self, held=[_and(one, said[one.shots]) for one in self.held], tests=tests, seconds=seconds)
+
     def usual(self) -> "Known":
         """Of the members that a pool has by itself."""
         names = {member.name for member in usual_members(self.held[0].tasks.rows)}
@@ -189,6 +207,10 @@ class Known:
         return found
 
 
+def _and(one: HeldOut, more: dict[str, Forecast]) -> HeldOut:
+    return HeldOut(one.shots, one.tasks, {**one.forecasts, **more}, one.fold)
+
+
 def _only(one: HeldOut, keep: Callable[[str], bool]) -> HeldOut:
     said = {name: forecast for name, forecast in one.forecasts.items() if keep(name)}
     return HeldOut(one.shots, one.tasks, said, one.fold)
@@ -201,8 +223,16 @@ def _unpacked(arrays: dict[str, np.ndarray], name: str, classes: int) -> Forecas
     return Forecast(mean, variance, np.zeros(len(variance)))
 
 
-def cases_of(folder: Path, half: str, tables: list[str], kinds: list[str]) -> list[Case]:
-    """All parts of all tables: every table's first part, then every table's second, whatever the kind."""
+def cases_of(
+    folder: Path,
+    half: str,
+    tables: list[str],
+    kinds: list[str],
+    sizes: Sequence[int] = (0,),
+    splits: Sequence[int] = range(SPLITS),
+) -> list[Case]:
+    """All parts of all tables: every table's first part, then every table's second, whatever the kind. With fewer
+    groups to learn from where there are more."""
     from public_tables import DEVELOPMENT, DEVELOPMENT_CLASSES
 
     develop = {*DEVELOPMENT, *DEVELOPMENT_CLASSES}
@@ -212,16 +242,29 @@ def cases_of(folder: Path, half: str, tables: list[str], kinds: list[str]) -> li
         if (half and (half == "development") != (path.stem in develop)) or (tables and path.stem not in tables):
             continue
         can = {"random": True, "first": table.has_order, "halved": not table.rows.num_classes}
-        found += [(path, kind) for kind in kinds if can[kind]]
-    return [Case(path, number, kind == "first", kind == "halved") for number in range(SPLITS) for path, kind in found]
+        most = table.rows.num_groups - -(-table.rows.num_groups // SPLITS)
+        found += [(path, kind, size) for kind in kinds if can[kind] for size in sizes if size < most]
+    return [Case(path, i, kind == "first", kind == "halved", size) for i in splits for path, kind, size in found]
 
 
-def keep_all(cases: list[Case], folder: Path, names: tuple[str, ...], jobs: int, minutes: float) -> None:
+def pinned(core: Any) -> None:
+    """One core for each process: libraries then start no more threads than that."""
+    if core is not None:
+        with core.get_lock():
+            mine, core.value = core.value, core.value + 1
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[-1 - mine % len(cores)]})
+
+
+def keep_all(
+    cases: list[Case], folder: Path, names: tuple[str, ...], jobs: int, minutes: float, pin: bool = False
+) -> None:
     """What is not there yet, in several processes, until time is up; what is under way then is given up."""
     folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * minutes
     wanted = [case for case in cases if not (folder / f"{case.name}.npz").exists()]
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    context = get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, context, pinned, (context.Value("i", 0) if pin else None,))
     futures = {pool.submit(keep, case, folder, names): case for case in wanted}
     try:
         for future in as_completed(futures, timeout=max(1.0, end - time.monotonic())):
@@ -290,12 +333,15 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=("random", "first", "halved"), default=["random"])
     parser.add_argument("--tables", nargs="*", default=[])
     parser.add_argument("--members", nargs="*", default=[])
+    parser.add_argument("--sizes", type=int, nargs="*", default=[0], help="groups to learn from; 0 for all")
+    parser.add_argument("--splits", type=int, nargs="*", default=list(range(SPLITS)), help="numbers of the parts")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=1e6)
+    parser.add_argument("--pin", action="store_true", help="each process on a core of its own")
     flags = parser.parse_args()
-    cases = cases_of(flags.folder, flags.half, flags.tables, flags.kinds)
+    cases = cases_of(flags.folder, flags.half, flags.tables, flags.kinds, flags.sizes, flags.splits)
     if flags.what == "keep":
-        keep_all(cases, flags.kept, tuple(flags.members), flags.jobs, flags.minutes)
+        keep_all(cases, flags.kept, tuple(flags.members), flags.jobs, flags.minutes, flags.pin)
     elif flags.what == "score":
         score(cases, flags.kept, flags.out)
     elif flags.what == "pack":

@@ -95,3 +95,16 @@ def test_rows_are_taken_once_among_all_who_share_a_folder(study, tmp_path):
 def test_a_job_names_its_row_its_seed_and_its_tasks(study):
     jobs = [study.Job.of(text, 150) for text in ("arml", "arml:1", "cnp:0:50")]
     assert [(job.row, job.seed, job.tasks) for job in jobs] == [("arml", 0, 150), ("arml", 1, 150), ("cnp", 0, 50)]
+
+
+def test_a_row_may_be_changed_and_all_rows_may_have_larger_batches(study, monkeypatch):
+    rows = {"st-maml-best": recipe("plain-multi", "st-maml", "best"), "maml": recipe("plain-multi", "maml", "paper")}
+    monkeypatch.setattr(study, "experiments", lambda: rows)
+    plain, other = study.changed("maml", 84, 0), study.changed("maml@augmented,training.clip_norm=3.5", 20, 32)
+    assert plain == rows["maml"]
+    assert other.benchmark_settings == replace(rows["st-maml-best"].benchmark_settings, image_size=20)
+    assert other.modelling.both_ways
+    assert other.method_settings == plain.method_settings
+    assert other.training.clip_norm == 3.5
+    assert other.training.tasks_per_batch == 32
+    assert other.training.outer_lr == pytest.approx(2 * plain.training.outer_lr)

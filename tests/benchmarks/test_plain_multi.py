@@ -195,6 +195,24 @@ def test_half_of_the_training_images_are_turned_and_no_test_image(root, key):
     jax.tree.map(np.testing.assert_array_equal, *tested)
 
 
+@pytest.mark.parametrize("changes", [{"crop": 0.5}, {"tint": 0.3}])
+def test_training_images_are_altered_and_no_test_image(root, key, changes):
+    one, other = sample(few_shot(root), 4, key), sample(few_shot(root, **changes), 4, key)
+    for before, after in ((one.tasks.support, other.tasks.support), (one.tasks.query, other.tasks.query)):
+        assert (np.asarray(before.x) != np.asarray(after.x)).any((2, 3, 4)).all()
+        np.testing.assert_array_equal(before.y, after.y)
+    tested = [sample(few_shot(root, "test", **some), 6, key) for some in ({}, changes)]
+    jax.tree.map(np.testing.assert_array_equal, *tested)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"crop": 0.0}, "--crop"), ({"crop": 1.5}, "--crop"), ({"tint": 1.0}, "--tint")]
+)
+def test_shares_that_make_no_sense_are_refused(changes, words):
+    with pytest.raises(SettingError, match=words):
+        Config(**changes)
+
+
 def test_the_first_tasks_do_not_depend_on_how_many_are_asked_for(root, key):
     source = few_shot(root)
     few, many = draw(source, 3, key), draw(source, 200, key)

@@ -20,8 +20,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, Key, PRNGKeyArray, UInt8
 
+from stmaml.benchmarks.altered import mirrored
 from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Shelf, Showcase
-from stmaml.benchmarks.sources import freeze, mirrored
+from stmaml.benchmarks.sources import freeze
 from stmaml.data.faces import ATTRIBUTES_FILE, Faces, read_faces
 from stmaml.data.folders import data_folder
 from stmaml.data.picture_files import ARCHIVES

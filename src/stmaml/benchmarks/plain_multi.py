@@ -15,10 +15,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, Int32, PRNGKeyArray
 
+from stmaml.benchmarks.altered import cropped, mirrored, tinted
 from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Budget, Budgets, Shelf
 from stmaml.benchmarks.class_albums import SPLITS, ClassAlbums, Split, read_albums
 from stmaml.benchmarks.held_images import Held, HostImages, Images, device_bytes
-from stmaml.benchmarks.sources import mirrored
 from stmaml.data.folders import data_folder
 from stmaml.data.problems import Problems, in_words
 from stmaml.errors import SettingError, SourceError, at_least
@@ -51,6 +51,10 @@ class Config(BenchmarkConfig):
     """Read pictures as grey, one channel, instead of as colour."""
     mirror: bool = False
     """Turn each image of a training task left to right with probability one half."""
+    crop: float = 1.0
+    """Show a window of each image of a training task, scaled up: the smallest side it may have, as a share."""
+    tint: float = 0.0
+    """Change brightness, contrast and colours of each image of a training task: by factors up to 1 +- this."""
     images_on: Literal["auto", "device", "host"] = "auto"
     """Keep decoded images on the device, or on the host and send those that are asked for; by their size if auto."""
     budgets = Budgets(
@@ -63,6 +67,10 @@ class Config(BenchmarkConfig):
         at_least(2, ways=self.ways)
         at_least(1, shots=self.shots, query_per_class=self.query_per_class, image_size=self.image_size)
         at_least(1, test_query_per_class=self.test_query_per_class)
+        if not 0 < self.crop <= 1:
+            raise SettingError(f"--crop must be a share of the image's side, above 0 and at most 1; got {self.crop}.")
+        if not 0 <= self.tint < 1:
+            raise SettingError(f"--tint must be at least 0 and below 1; got {self.tint}.")
         if len(set(self.datasets)) < len(self.datasets):
             raise SettingError(f"--datasets names one twice: {' '.join(self.datasets)}. Name each once.")
 
@@ -127,11 +135,15 @@ class FewShot(eqx.Module):
         return self.settings.query_per_class if self.training else self.settings.test_query
 
     def sample(self, num_tasks: int, *, key: PRNGKeyArray) -> TaskBatch:
-        """Tasks by the key."""
+        """Tasks by the key; of training images altered as the settings say."""
         tasks = self.expand(self.draw(num_tasks, key=key))
-        if not (self.training and self.settings.mirror):
+        if not self.training:
             return tasks
-        return mirrored(tasks, key=jr.fold_in(key, 2))  # `draw` splits the key in two, which are its keys 0 and 1
+        if self.settings.mirror:
+            tasks = mirrored(tasks, key=jr.fold_in(key, 2))  # `draw` splits the key in two, which are its keys 0 and 1
+        if self.settings.crop < 1:
+            tasks = cropped(tasks, self.settings.crop, key=jr.fold_in(key, 3))
+        return tinted(tasks, self.settings.tint, key=jr.fold_in(key, 4)) if self.settings.tint else tasks
 
     def draw(self, num_tasks: int, *, key: PRNGKeyArray) -> Draw:
         """The places of the images of `sample`'s tasks.

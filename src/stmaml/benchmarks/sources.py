@@ -158,18 +158,6 @@ def in_turn(source: TaskSource, num_groups: int, num_tasks: int, *, seed: int) -
     return replace(freeze(source, turns * few, seed=seed), num_groups=few)
 
 
-def mirrored(batch: TaskBatch, *, key: PRNGKeyArray) -> TaskBatch:
-    """The tasks with about half of their images turned left to right, each by a toss of its own."""
-    support_key, query_key = jr.split(key)
-    tasks = Task(_half_turned(batch.tasks.support, key=support_key), _half_turned(batch.tasks.query, key=query_key))
-    return eqx.tree_at(lambda b: b.tasks, batch, tasks)
-
-
-def _half_turned(examples: Examples, *, key: PRNGKeyArray) -> Examples:
-    turn = jr.bernoulli(key, shape=examples.weight.shape)[..., None, None, None]
-    return eqx.tree_at(lambda e: e.x, examples, jnp.where(turn, examples.x[..., ::-1, :], examples.x))
-
-
 def shot_weights(
     shots: int, fewest: int | None, *, key: PRNGKeyArray, dtype: DTypeLike = int
 ) -> Float[Array, " {shots}"]:

@@ -48,7 +48,7 @@ RECIPES = (
     _plain_multi("cnp", neural_processes.CNPConfig(conv=CONV, pooled="class")),
     _plain_multi("protonet", protonet.Config(conv=CONV)),
     _plain_multi("tnp", tnp.Config(conv=CONV)),
-    # The last layer starts from class means, which also tell z what the task is; images are turned left to right at
-    # random in training, and seen both ways in use.
-    _plain_multi("st-maml", PROTOTYPES, preset="best", tasks=plain_multi.Config(mirror=True)),
+    # The last layer starts from class means, which also tell z what the task is; training images are turned left to
+    # right, cut out and tinted at random, and in use images are seen both ways.
+    _plain_multi("st-maml", PROTOTYPES, preset="best", tasks=plain_multi.Config(mirror=True, crop=0.6, tint=0.2)),
 )
