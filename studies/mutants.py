@@ -2,6 +2,7 @@
 
 python studies/mutants.py [--modules inner metrics] [--mutants 300] [--limit 120] [--seed 0] [--json]
 python studies/mutants.py --again before.json   # those that survived then, or were not tried
+python studies/mutants.py --survivors before.json   # those that survived then, alone
 python studies/mutants.py --join before.json after.json   # the last word on each
 
 A mutant flips a comparison, swaps + and - or * and /, moves a number by one, drops a `not`, swaps `and` and `or`, or
@@ -210,6 +211,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="count the mutants there are, and test none")
     parser.add_argument("--again", type=Path, nargs="+", default=[], help="only those not killed in these results")
+    parser.add_argument("--survivors", type=Path, nargs="+", default=[], help="only those that survived in these")
     parser.add_argument("--join", type=Path, nargs="+", default=[], help="results to print as one, instead")
     parser.add_argument("--json", action="store_true")
     add_flags(parser)
@@ -223,7 +225,11 @@ def main() -> None:
         return
     dead = {name_of(one) for one in joined([read(path) for path in flags.again]) if one.end == "killed"}
     found = []
+    left = {name_of(one) for one in joined([read(path) for path in flags.survivors]) if one.end == "survived"}
+    if flags.survivors:
+        flags.modules, flags.mutants = sorted({name[0] for name in left}), sys.maxsize
     chosen = [one for one in drawn(flags.modules, flags.mutants, flags.seed) if name_of(one) not in dead]
+    chosen = [one for one in chosen if not flags.survivors or name_of(one) in left]
 
     def tell(one: Verdict) -> None:
         found.append(one)
