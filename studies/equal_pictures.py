@@ -5,11 +5,10 @@
 
 A JOB is ROW, ROW:SEED or ROW:SEED:TASKS. ROW may have changes behind an @: `arml@augmented` is ARML with what `best`
 does with pictures (turned, cut out, tinted; seen both ways in use), `maml@training.outer_lr=0.002` has one setting
-changed, and a comma stands between several. With `--batch` every row has batches of so many
-tasks, and a step size that grows with the root of their number. Training goes on where it was stopped, and several
-processes may share a FOLDER: each takes the next job that nobody has. A half cosine lowers the step size to zero. The
-weights with the best accuracy on validation tasks are kept, and other validation tasks say whether 5 or 10 inner steps
-are taken in the test: the same rule for every row. FOLDER/rows gets the scores, FOLDER/scores those of each task."""
+changed, and a comma stands between several. Training goes on where it was stopped, and several processes may share a
+FOLDER: each takes the next job that nobody has. A half cosine lowers the step size to zero. The weights with the best
+accuracy on validation tasks are kept, and other validation tasks say whether 5 or 10 inner steps are taken in the test:
+the same rule for every row. FOLDER/rows gets the scores, FOLDER/scores those of each task."""
 
 import argparse
 import json
@@ -89,8 +88,8 @@ def experiments() -> dict[str, Experiment]:
     return {cell.name: cell.experiment for cell in (*usual, *large)}
 
 
-def changed(row: str, image_size: int, batch: int) -> Experiment:
-    """The experiment of a row as it and the flags want it."""
+def changed(row: str, image_size: int) -> Experiment:
+    """The experiment of a row, with its changes."""
     known, (name, _, changes) = experiments(), row.partition("@")
     experiment = known[name]
     for change in filter(None, changes.split(",")):
@@ -101,11 +100,7 @@ def changed(row: str, image_size: int, batch: int) -> Experiment:
         else:
             wanted = {path: json.loads(value)}
         experiment = with_changes(experiment, wanted)
-    experiment = with_changes(experiment, {"benchmark_settings.image_size": image_size})
-    if not batch:
-        return experiment
-    rate = experiment.training.outer_lr * math.sqrt(batch / experiment.training.tasks_per_batch)
-    return with_changes(experiment, {"training.tasks_per_batch": batch, "training.outer_lr": rate})
+    return with_changes(experiment, {"benchmark_settings.image_size": image_size})
 
 
 @dataclass
@@ -341,7 +336,7 @@ def main() -> None:
         began, job = time.time(), jobs[name]
         if flags.fit and flags.until - began < LEAST + RESERVED:
             break
-        experiment = changed(job.row, flags.image_size, flags.batch)
+        experiment = changed(job.row, flags.image_size)
         try:
             row = Row(job, experiment, programs, tests, flags.until)
             print(f"{name}: ready after {time.time() - began:.0f} s", flush=True)
@@ -363,7 +358,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--fit", action="store_true", help="fewer tasks where time is short, instead of none")
     parser.add_argument("--claim", default=str(os.getpid()), help="processes with the same one share the jobs")
     parser.add_argument("--tasks", type=int, default=150_000)
-    parser.add_argument("--batch", type=int, default=0, help="tasks in a step; as the recipe says if not given")
     parser.add_argument("--val-tasks", type=int, default=400)
     parser.add_argument("--test-tasks", type=int, default=4000)
     parser.add_argument("--image-size", type=int, default=84)
