@@ -37,6 +37,7 @@ class Mutant:
 
     module: str
     line: int
+    column: int
     before: str
     after: str
     source: str
@@ -53,6 +54,7 @@ class Verdict:
     end: str
     """killed, survived or late."""
     seconds: float
+    column: int = 0
 
 
 def sites(tree: ast.Module) -> Iterator[ast.AST]:
@@ -104,8 +106,13 @@ def mutants_of(module: str) -> list[Mutant]:
             _set(node, change)
             source, after = _written(tree), _written(node)
             _set(node, kept)
-            found.append(Mutant(module, getattr(node, "lineno", 0), before, after, source))
+            found.append(Mutant(module, *place_of(node), before, after, source))
     return found
+
+
+def place_of(node: ast.AST) -> tuple[int, int]:
+    """Line and column."""
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
 def _written(tree: ast.AST) -> str:
@@ -153,19 +160,19 @@ def judge(chosen: Sequence[Mutant], limit: float, share: Share, tell: Callable[[
             end, seconds = bench.tested(mutant.module, mutant.source, mutant.line, limit)
             if end == "late" and share.over:  # it was cut off
                 break
-            tell(Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds))
+            tell(Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds, mutant.column))
 
     bench.run(work)
     if bench.broken:
         raise RuntimeError(f"the tests of modules fail without any mutant: {bench.broken}")
 
 
-Name = tuple[str, int, str, str]
+Name = tuple[str, int, int, str, str]
 
 
 def name_of(one: Mutant | Verdict) -> Name:
     """What tells one mutant from another."""
-    return one.module, one.line, one.before, one.after
+    return one.module, one.line, one.column, one.before, one.after
 
 
 def read(path: Path) -> list[Verdict]:
@@ -199,7 +206,7 @@ def table_of(found: Sequence[Verdict]) -> str:
 def shown(one: Verdict) -> str:
     """A mutant in a line."""
     before, after = (" ".join(text.split())[:70] for text in (one.before, one.after))
-    return f"{MODULES[one.module][0]}:{one.line}: {before}  ->  {after}"
+    return f"{MODULES[one.module][0]}:{one.line}:{one.column}: {before}  ->  {after}"
 
 
 def main() -> None:
