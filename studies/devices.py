@@ -135,11 +135,11 @@ class Learner:
         return "-".join([*self.recipe, *kinds])
 
     def program(
-        self, device: jax.Device, programs: Programs | None = None, nudge: int | None = None
+        self, device: jax.Device, programs: Programs | None = None, nudge: tuple[int, float] | None = None
     ) -> Callable[[Task, Any], Result]:
         """The mean loss of some tasks on a device, and its gradient as one long vector; read from a folder of programs
-        if it is there. With a nudge of this number, of weights that are moved a little."""
-        learner = self.build() if nudge is None else nudged(self.build(), nudge)
+        if it is there. With a nudge of this number and size, of weights that are moved a little."""
+        learner = self.build() if nudge is None else nudged(self.build(), *nudge)
         learner = eqx.filter_shard(learner, jax.sharding.SingleDeviceSharding(device))
 
         def run(tasks: Task, keys: Any) -> Result:
@@ -177,12 +177,12 @@ def mean_loss(learner: Any, tasks: Task, keys: Any) -> tuple[Any, list[Any]]:
 compiled_loss = eqx.filter_jit(mean_loss)
 
 
-def nudged(learner: Any, number: int) -> Any:
-    """The same with each weight moved up or down by four last binary places, 5e-7 of it."""
+def nudged(learner: Any, number: int, by: float) -> Any:
+    """The same with each weight moved up or down by this share of it."""
     rng = np.random.default_rng(number)
 
     def moved(leaf: jax.Array) -> jax.Array:
-        return leaf * (1 + 4 * jnp.finfo(leaf.dtype).eps * rng.choice([-1.0, 1.0], leaf.shape)).astype(leaf.dtype)
+        return leaf * (1 + by * rng.choice([-1.0, 1.0], leaf.shape)).astype(leaf.dtype)
 
     with jax.default_device(jax.devices("cpu")[0]):
         return jax.tree.map(lambda leaf: moved(leaf) if eqx.is_inexact_array(leaf) else leaf, learner)
@@ -236,7 +236,9 @@ def compared(
     """For each number of tasks, how far the device's numbers are from those wanted."""
     programs = None if flags.programs is None else Programs(flags.programs)
     for nudge in range(flags.nudged) if flags.nudged else (None,):
-        run = Learner(recipe, exact, not flags.unrolled).program(device, programs, nudge)
+        run = Learner(recipe, exact, not flags.unrolled).program(
+            device, programs, None if nudge is None else (nudge, flags.by)
+        )
         got = results(run, spec_of(RECIPES[recipe]), counts_of(recipe), flags.most)
         for count in got:
             pairs = zip(want[count], got[count], strict=True)
@@ -315,6 +317,7 @@ def main() -> None:
         "--programs", type=Path, help="folder of programs for the device, filled where they are missing"
     )
     parser.add_argument("--nudged", type=int, default=0, help="compare the CPU with itself, so many times")
+    parser.add_argument("--by", type=float, default=5e-7, help="share of each weight by which --nudged moves it")
     parser.add_argument("--unrolled", action="store_true", help="inner steps one after the other, not in a loop")
     parser.add_argument("--ahead", action="store_true", help="only fill --programs, for a GPU that is not there")
     parser.add_argument("--again", type=Path, help="gaps of an earlier call, to go on with those that are missing")
@@ -331,7 +334,7 @@ def main() -> None:
     words = ["devices.py", "--device", flags.device, "--recipes", *("/".join(one) for one in recipes)]
     words += [
         word
-        for name in ("kept", "again", "most", "programs", "nudged")
+        for name in ("kept", "again", "most", "programs", "nudged", "by")
         if (path := getattr(flags, name))
         for word in (f"--{name}", str(path))
     ]
