@@ -19,6 +19,7 @@ from typing import Any
 from shares import spread
 
 Record = dict[str, Any]
+SHOWN = 8  # cases that took the most of processors
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def run(name: str, count: int, jobs: int, minutes: float, more: Sequence[str]) -
         "faults": [one for one in found.records if part.fault(one)],
         "broken": found.broken,
         "slowest": max((one.get("seconds", 0) for one in found.records), default=0),
+        "longest": sorted(found.records, key=lambda one: -one.get("processor", 0))[:SHOWN],
         **({"records": found.records} if part.whole else {}),
     }
 

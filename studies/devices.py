@@ -2,6 +2,7 @@
 
 python studies/devices.py [--device gpu] [--jobs 14] [--minutes 4] [--recipes regression2d weather/maml] [--out FILE]
 python studies/devices.py --device cpu --kept FOLDER   # the CPU's numbers alone, to be read with --kept elsewhere
+python studies/devices.py --nudged 3 --recipes celeba  # the CPU beside itself, weights moved by 5e-7
 python studies/devices.py --ahead --programs FOLDER    # the GPU's programs, on a machine without one (ahead.py)
 
 Every recipe starts from the same weights, made on the CPU, and sees the same 25, 100 and 300 tasks of random numbers
@@ -11,7 +12,8 @@ numbers. A gap is the length of the difference over the length of the CPU's grad
 numbers. Of long gradients, 4,096 sums of their numbers with random signs are compared, whose difference is as long as
 theirs to a few percent. Processes share the recipes; a program is compiled once for each recipe, device and kind. Inner
 steps are the body of a loop, as `--remat` has them, so that one of them is compiled; `--unrolled` has them one after
-the other, as most recipes are trained.
+the other, as most recipes are trained. Where a gradient jumps (at the kinks of ReLU and of the largest of four pixels),
+rounding alone moves it by more than rounding: `--nudged` says by how much.
 
 Compiling for a GPU takes most of the time. These make it shorter, and the programs slower:
 XLA_FLAGS="--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_llvm_disable_expensive_passes=true
@@ -132,16 +134,18 @@ class Learner:
         kinds = ["exact" if self.exact else "usual", *["unrolled"] * (not self.looped)]
         return "-".join([*self.recipe, *kinds])
 
-    def program(self, device: jax.Device, programs: Programs | None = None) -> Callable[[Task, Any], Result]:
+    def program(
+        self, device: jax.Device, programs: Programs | None = None, nudge: tuple[int, float] | None = None
+    ) -> Callable[[Task, Any], Result]:
         """The mean loss of some tasks on a device, and its gradient as one long vector; read from a folder of programs
-        if it is there."""
-        learner = eqx.filter_shard(self.build(), jax.sharding.SingleDeviceSharding(device))
-        compiled = eqx.filter_jit(mean_loss)
+        if it is there. With a nudge of this number and size, of weights that are moved a little."""
+        learner = self.build() if nudge is None else nudged(self.build(), *nudge)
+        learner = eqx.filter_shard(learner, jax.sharding.SingleDeviceSharding(device))
 
         def run(tasks: Task, keys: Any) -> Result:
             args = (learner, *jax.device_put((tasks, keys), device))
             with self.precision:
-                loss, gradient = compiled(*args) if programs is None else programs(self.name, mean_loss, *args)
+                loss, gradient = compiled_loss(*args) if programs is None else programs(self.name, mean_loss, *args)
             leaves = [np.asarray(leaf.astype(jnp.float32)).ravel() for leaf in gradient]
             return float(loss), summed(np.concatenate(leaves).astype(float))
 
@@ -168,6 +172,20 @@ def mean_loss(learner: Any, tasks: Task, keys: Any) -> tuple[Any, list[Any]]:
 
     loss, gradient = mean(learner)
     return loss, jax.tree.leaves(gradient)
+
+
+compiled_loss = eqx.filter_jit(mean_loss)
+
+
+def nudged(learner: Any, number: int, by: float) -> Any:
+    """The same with each weight moved up or down by this share of it."""
+    rng = np.random.default_rng(number)
+
+    def moved(leaf: jax.Array) -> jax.Array:
+        return leaf * (1 + by * rng.choice([-1.0, 1.0], leaf.shape)).astype(leaf.dtype)
+
+    with jax.default_device(jax.devices("cpu")[0]):
+        return jax.tree.map(lambda leaf: moved(leaf) if eqx.is_inexact_array(leaf) else leaf, learner)
 
 
 def summed(vector: np.ndarray) -> np.ndarray:
@@ -217,12 +235,15 @@ def compared(
 ) -> Iterator[dict[str, Any]]:
     """For each number of tasks, how far the device's numbers are from those wanted."""
     programs = None if flags.programs is None else Programs(flags.programs)
-    run = Learner(recipe, exact, not flags.unrolled).program(device, programs)
-    got = results(run, spec_of(RECIPES[recipe]), counts_of(recipe), flags.most)
-    for count in got:
-        pairs = zip(want[count], got[count], strict=True)
-        gaps = dict(zip(("loss", "gradient"), (gap(*pair) for pair in pairs), strict=True))
-        yield {"tasks": count, **gaps, "value": want[count][0]}
+    for nudge in range(flags.nudged) if flags.nudged else (None,):
+        run = Learner(recipe, exact, not flags.unrolled).program(
+            device, programs, None if nudge is None else (nudge, flags.by)
+        )
+        got = results(run, spec_of(RECIPES[recipe]), counts_of(recipe), flags.most)
+        for count in got:
+            pairs = zip(want[count], got[count], strict=True)
+            gaps = dict(zip(("loss", "gradient"), (gap(*pair) for pair in pairs), strict=True))
+            yield {"tasks": count, "nudge": nudge, **gaps, "value": want[count][0]}
 
 
 def counts_of(recipe: Recipe) -> tuple[int, ...]:
@@ -253,9 +274,8 @@ def table_of(rows: list[dict[str, Any]]) -> str:
 def work(recipes: list[Recipe], share: Share, flags: argparse.Namespace, done: set[tuple[str, bool]]) -> None:
     """What nobody has taken yet, a line for each row: exact numbers of all recipes first. On a CPU there is nothing to
     compare: its numbers are kept."""
-    platform = "cpu" if flags.ahead else flags.device
-    device = jax.devices(platform)[0]
-    for exact in (True,) if flags.device == "cpu" else (True, False):
+    device = jax.devices("cpu" if flags.ahead or flags.nudged else flags.device)[0]
+    for exact in (True,) if flags.device == "cpu" or flags.nudged else (True, False):
         for recipe in recipes:
             name = "/".join(recipe)
             if (name, exact) in done or share.over or not share.takes(f"{name}-{exact}"):
@@ -276,7 +296,7 @@ def work_on(recipe: Recipe, exact: bool, device: jax.Device, flags: argparse.Nam
         yield {"seconds": round(time.monotonic() - began, 1)}
         return
     want, had = on_cpu(recipe, flags.kept, not flags.unrolled), time.monotonic()
-    if flags.device == "cpu":
+    if flags.device == "cpu" and not flags.nudged:
         yield {"seconds": round(had - began, 1)}
         return
     for row in compared(recipe, exact, want, device, flags):
@@ -296,6 +316,8 @@ def main() -> None:
     parser.add_argument(
         "--programs", type=Path, help="folder of programs for the device, filled where they are missing"
     )
+    parser.add_argument("--nudged", type=int, default=0, help="compare the CPU with itself, so many times")
+    parser.add_argument("--by", type=float, default=5e-7, help="share of each weight by which --nudged moves it")
     parser.add_argument("--unrolled", action="store_true", help="inner steps one after the other, not in a loop")
     parser.add_argument("--ahead", action="store_true", help="only fill --programs, for a GPU that is not there")
     parser.add_argument("--again", type=Path, help="gaps of an earlier call, to go on with those that are missing")
@@ -312,7 +334,7 @@ def main() -> None:
     words = ["devices.py", "--device", flags.device, "--recipes", *("/".join(one) for one in recipes)]
     words += [
         word
-        for name in ("kept", "again", "most", "programs")
+        for name in ("kept", "again", "most", "programs", "nudged", "by")
         if (path := getattr(flags, name))
         for word in (f"--{name}", str(path))
     ]
@@ -322,7 +344,7 @@ def main() -> None:
     rows = [*before, *(row for row in found.records if "failed" not in row)]
     if flags.out is not None:
         flags.out.write_text(json.dumps({"rows": rows, "failed": failed, "broken": found.broken}, indent=1))
-    if flags.device != "cpu" and not flags.ahead:
+    if (flags.device != "cpu" or flags.nudged) and not flags.ahead:
         print(table_of(rows))
     for one in failed:
         print(f"{one['recipe']}: {one['failed']}")

@@ -14,6 +14,7 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -41,6 +42,7 @@ class Disturbed:
 
     subject: str
     kills: int
+    """Those that found the process running."""
     after: tuple[float, ...]
     """Seconds from each start to its kill."""
     different: tuple[str, ...]
@@ -113,7 +115,7 @@ def disturb(shell: Shell, subject: str, table: Path, peace: Peace, kills: int, r
     """Kills a run so many times and compares its end with that of the peaceful one."""
     run, after, begun = shell.folder / subject, [], 0
     begin, go_on = words_of(subject, run, table)
-    for _ in range(kills):
+    while len(after) < kills:
         began = time.monotonic()
         process = shell.start(*(go_on if _resumable(run) else begin), errors=shell.folder / "errors.txt")
         if rng.random() < 2 / 3:
@@ -121,15 +123,17 @@ def disturb(shell: Shell, subject: str, table: Path, peace: Peace, kills: int, r
             time.sleep(rng.uniform(0.0, AT_THE_END * peace.locked))
         else:
             time.sleep(rng.uniform(0.05, AT_THE_END * peace.seconds))
-        after.append(round(time.monotonic() - began, 3))
-        begun += process.poll() is None and _holds_lock(process, run)
+        holds = _holds_lock(process, run)
         process.kill()
-        process.wait()
+        if process.wait() != -signal.SIGKILL:  # it had ended before
+            break
+        after.append(round(time.monotonic() - began, 3))
+        begun += holds
     shell.run(*(go_on if _resumable(run) else begin))
     want, got = peace.holds, contents(run)
     different = sorted(name for name in want.keys() | got.keys() if want.get(name) != got.get(name))
     shutil.rmtree(run)
-    return Disturbed(subject, kills, tuple(after), tuple(different), begun)
+    return Disturbed(subject, len(after), tuple(after), tuple(different), begun)
 
 
 def _wait_for_lock(process: subprocess.Popen[bytes], run: Path) -> None:
@@ -194,14 +198,15 @@ def _disturbed(
     shell: Shell, subject: str, table: Path, kills: int, rng: random.Random, share: Share
 ) -> list[Disturbed]:
     """A few kills a run, until all are spent or time is up."""
-    found, peace, runs = [], None, -(-kills // KILLS_A_RUN)
-    for i in range(runs):
-        count = kills // runs + (i < kills % runs)
+    found, peace, left = [], None, kills
+    while left > 0 and len(found) < kills:  # as many runs are enough even if each ends before its second kill
+        count = min(left, KILLS_A_RUN)
         try:
             peace = peace or peaceful(shell, subject, table)
             found.append(disturb(shell, subject, table, peace, count, rng))
         except SystemExit as error:  # a command failed that nobody disturbed
             found.append(Disturbed(subject, count, (), (str(error)[-800:],)))
+        left -= found[-1].kills
         if share.tell(asdict(found[-1])):
             break
     return found

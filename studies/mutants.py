@@ -2,6 +2,7 @@
 
 python studies/mutants.py [--modules inner metrics] [--mutants 300] [--limit 120] [--seed 0] [--json]
 python studies/mutants.py --again before.json   # those that survived then, or were not tried
+python studies/mutants.py --survivors before.json   # those that survived then, alone
 python studies/mutants.py --join before.json after.json   # the last word on each
 
 A mutant flips a comparison, swaps + and - or * and /, moves a number by one, drops a `not`, swaps `and` and `or`, or
@@ -36,6 +37,7 @@ class Mutant:
 
     module: str
     line: int
+    column: int
     before: str
     after: str
     source: str
@@ -52,6 +54,7 @@ class Verdict:
     end: str
     """killed, survived or late."""
     seconds: float
+    column: int = 0
 
 
 def sites(tree: ast.Module) -> Iterator[ast.AST]:
@@ -103,8 +106,13 @@ def mutants_of(module: str) -> list[Mutant]:
             _set(node, change)
             source, after = _written(tree), _written(node)
             _set(node, kept)
-            found.append(Mutant(module, getattr(node, "lineno", 0), before, after, source))
+            found.append(Mutant(module, *place_of(node), before, after, source))
     return found
+
+
+def place_of(node: ast.AST) -> tuple[int, int]:
+    """Line and column."""
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
 def _written(tree: ast.AST) -> str:
@@ -152,19 +160,19 @@ def judge(chosen: Sequence[Mutant], limit: float, share: Share, tell: Callable[[
             end, seconds = bench.tested(mutant.module, mutant.source, mutant.line, limit)
             if end == "late" and share.over:  # it was cut off
                 break
-            tell(Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds))
+            tell(Verdict(mutant.module, mutant.line, mutant.before, mutant.after, end, seconds, mutant.column))
 
     bench.run(work)
     if bench.broken:
         raise RuntimeError(f"the tests of modules fail without any mutant: {bench.broken}")
 
 
-Name = tuple[str, int, str, str]
+Name = tuple[str, int, int, str, str]
 
 
 def name_of(one: Mutant | Verdict) -> Name:
     """What tells one mutant from another."""
-    return one.module, one.line, one.before, one.after
+    return one.module, one.line, one.column, one.before, one.after
 
 
 def read(path: Path) -> list[Verdict]:
@@ -198,7 +206,7 @@ def table_of(found: Sequence[Verdict]) -> str:
 def shown(one: Verdict) -> str:
     """A mutant in a line."""
     before, after = (" ".join(text.split())[:70] for text in (one.before, one.after))
-    return f"{MODULES[one.module][0]}:{one.line}: {before}  ->  {after}"
+    return f"{MODULES[one.module][0]}:{one.line}:{one.column}: {before}  ->  {after}"
 
 
 def main() -> None:
@@ -210,6 +218,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="count the mutants there are, and test none")
     parser.add_argument("--again", type=Path, nargs="+", default=[], help="only those not killed in these results")
+    parser.add_argument("--survivors", type=Path, nargs="+", default=[], help="only those that survived in these")
     parser.add_argument("--join", type=Path, nargs="+", default=[], help="results to print as one, instead")
     parser.add_argument("--json", action="store_true")
     add_flags(parser)
@@ -223,7 +232,11 @@ def main() -> None:
         return
     dead = {name_of(one) for one in joined([read(path) for path in flags.again]) if one.end == "killed"}
     found = []
+    left = {name_of(one) for one in joined([read(path) for path in flags.survivors]) if one.end == "survived"}
+    if flags.survivors:
+        flags.modules, flags.mutants = sorted({name[0] for name in left}), sys.maxsize
     chosen = [one for one in drawn(flags.modules, flags.mutants, flags.seed) if name_of(one) not in dead]
+    chosen = [one for one in chosen if not flags.survivors or name_of(one) in left]
 
     def tell(one: Verdict) -> None:
         found.append(one)

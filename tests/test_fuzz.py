@@ -1,11 +1,14 @@
 """Spoilt files of every kind: loaded, or refused in a sentence; never a traceback, never without an end."""
 
+import signal
+import time
 from collections import Counter
 
 import pytest
 
 from stmaml.border.run_content import _shares
 from stmaml.errors import RunError
+from tests.fuzz import harness
 from tests.fuzz.harness import GOOD, again, attack, fuzz, table
 from tests.fuzz.hostile import ATTACKS
 from tests.fuzz.specimens import KINDS
@@ -71,6 +74,23 @@ def test_shares_add_up_to_the_whole():
     assert {name: sum((part[name].ends for part in parts), Counter()) for name in whole} == {
         name: one.ends for name, one in whole.items()
     }
+
+
+def test_a_reader_is_too_slow_by_the_processors_it_takes_or_if_it_waits_for_ever(tmp_path, monkeypatch):
+    """Whether others keep the processors busy must not matter, as it once did."""
+    monkeypatch.setattr(harness, "SECONDS", 0.2)
+    waits = harness._watched(lambda path: time.sleep(0.5), tmp_path, tmp_path)
+    assert (waits.end, waits.processor < 0.2, waits.seconds >= 0.5) == ("loaded", True, True)
+    busy = harness._watched(_compute_for_ever, tmp_path, tmp_path)
+    assert (busy.end, 0.2 <= busy.processor < 2) == ("too slow", True)
+    monkeypatch.setattr(harness, "PATIENCE", 0.3)
+    assert harness._watched(lambda path: time.sleep(60), tmp_path, tmp_path).end == "too slow"
+    assert signal.getitimer(signal.ITIMER_PROF) == signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def _compute_for_ever(path):
+    while True:
+        pass
 
 
 def test_every_kind_has_a_name_of_its_own():

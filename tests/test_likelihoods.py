@@ -133,6 +133,8 @@ def test_categorical_is_minus_the_log_softmax(logits, y):
     want = -scipy.special.log_softmax(logits.astype(float), axis=1)[np.arange(4), y]
     got = Categorical(3).objective(jnp.asarray(logits), jnp.asarray(y))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    outcome = Categorical(3).outcome(jnp.asarray(logits))
+    np.testing.assert_allclose(outcome.log_prob(jnp.asarray(y)), -want, rtol=1e-4, atol=1e-5)
 
 
 def test_targets_are_read_as_they_are_and_classes_one_hot():

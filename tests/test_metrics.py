@@ -276,6 +276,14 @@ def test_an_interval_over_seeds_and_tasks_is_the_one_written_out(shape, size):
     assert found["ci95"] == pytest.approx(crossed_by_hand(values), rel=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(2, 6), (6, 2), (2, 2)])
+def test_two_seeds_or_two_tasks_are_enough_for_both_to_count(shape):
+    values = np.arange(shape[0])[:, None] ** 2 + 5.0 * np.arange(shape[1]) ** 2 + 0.1 * np.eye(*shape)
+    found = summarise_crossed(values)["ci95"]
+    assert found == pytest.approx(crossed_by_hand(values), rel=1e-9)
+    assert found > summarise(values.mean(1))["ci95"]
+
+
 def test_where_tasks_differ_less_than_chance_has_it_only_seeds_count():
     """Tasks cancel out: their mean square lies below that of the rest, and a variance below 0 is none."""
     values = np.array([[0.0, 2.0], [3.0, 1.0]])

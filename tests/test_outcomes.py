@@ -371,3 +371,24 @@ def test_the_class_of_each_row_is_looked_up_in_its_own_probabilities(key):
     log_p = scipy.special.log_softmax(np.asarray(logits, dtype=float), axis=-1)
     want = [[log_p[s, i, y[s, i]] for i in range(3)] for s in range(2)]
     np.testing.assert_allclose(CategoricalOutcome(logits).log_prob(y), want, rtol=1e-5)
+
+
+def test_ones_and_zeros_have_the_cross_entropy_of_all_their_targets(key):
+    """Three predictors, four rows, two targets, some of them grey."""
+    logits, y = 3 * jr.normal(key, (3, 4, 2)), jr.uniform(jr.fold_in(key, 1), (3, 4, 2))
+    p = scipy.special.expit(np.asarray(logits, dtype=float))
+    want = (y * np.log(p) + (1 - y) * np.log1p(-p)).sum(-1)
+    np.testing.assert_allclose(BernoulliOutcome(logits).log_prob(y), want, rtol=1e-4)
+
+
+def test_a_mixture_of_several_targets_has_the_tails_and_distances_of_each(key):
+    """Two targets with three normals each, beside each target alone."""
+    logits, loc, scale = jr.normal(key, (3, 4, 2, 3))
+    both = NormalMixtureOutcome(logits, loc, jnp.exp(scale))
+    y = jr.normal(jr.fold_in(key, 1), (4, 2))
+    for i in range(2):
+        part = slice(i, i + 1)
+        one = NormalMixtureOutcome(logits[:, part], loc[:, part], jnp.exp(scale[:, part]))
+        side = jnp.asarray(1.0)
+        np.testing.assert_allclose(both.tail(y, side)[:, part], one.tail(y[:, part], side), rtol=1e-6)
+        np.testing.assert_allclose(both.distance(y)[:, part], one.distance(y[:, part]), rtol=1e-6)

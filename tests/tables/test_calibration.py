@@ -436,6 +436,14 @@ def test_a_class_just_at_the_floor_is_in_the_set():
     np.testing.assert_array_equal(class_sets(np.array([[0.5, 0.25, 0.25]]), np.array([0.25])), [[True, True, True]])
 
 
+def test_the_likeliest_class_of_each_row_is_always_in_its_set():
+    """Rows of two tasks, and a single one: the likeliest is that of a row, not of a column."""
+    p = np.array([[[0.7, 0.2, 0.1], [0.1, 0.6, 0.3]], [[0.8, 0.1, 0.1], [0.3, 0.3, 0.4]]])
+    np.testing.assert_array_equal(class_sets(p, np.full((2, 2), 0.9)).argmax(-1), p.argmax(-1))
+    np.testing.assert_array_equal(class_sets(p, np.full((2, 2), 0.9)).sum(-1), 1)
+    np.testing.assert_array_equal(class_sets(p[0, 0], np.array(0.9)), [True, False, False])
+
+
 def test_pooled_quantiles_are_counted_by_hand():
     """Four scores worth three free ones: each holds 3/16 of what is to come, either end 1/8 and what lies beyond."""
     scores = np.array([[30.0, 99.0], [10.0, -99.0], [20.0, 99.0], [40.0, -99.0]])
