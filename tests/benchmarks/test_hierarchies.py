@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stmaml.benchmarks.hierarchies import Shape, Table, bayes_limit, linear_tables, one_of, sample_tables, table_key
-from stmaml.benchmarks.hierarchy_columns import FLAG, NUMBER, scaled
+from stmaml.benchmarks.hierarchy_columns import FLAG, NUMBER, WAVE, scaled
 from stmaml.benchmarks.hierarchy_rows import thinned
 
 SHAPE = Shape(groups=10, new_groups=3, slots=8, columns=5)
@@ -45,6 +45,23 @@ def test_groups_to_learn_from_are_labelled_and_new_ones_in_part(tables: Table):
     assert shots.min() == 0
     assert shots.max() >= 5
     np.testing.assert_array_equal(asked[:, 10:] + labelled, np.asarray(tables.row)[:, 10:])
+
+
+def test_numbers_of_columns_groups_and_rows_span_what_the_shape_allows(tables: Table):
+    rows = np.asarray(tables.row)[:, :10].sum(2)
+    assert set(np.asarray(tables.column).sum(1)) == {1, 2, 3, 4, 5}
+    assert {3, 10} <= set((rows > 0).sum(1)) <= set(range(3, 11))
+    assert {2, 8} <= set(rows[rows > 0]) <= set(range(2, 9))
+    kinds = np.asarray(tables.kind)[np.asarray(tables.column) > 0]
+    assert set(kinds) == {NUMBER, FLAG, WAVE}
+
+
+def test_some_columns_are_constant_within_groups_and_most_are_not(tables: Table):
+    weight, x = np.asarray(tables.row)[:, :10, :, None], np.asarray(tables.x)[:, :10]
+    centre = (x * weight).sum(2, keepdims=True) / np.maximum(weight.sum(2, keepdims=True), 1)
+    within = (np.square(x - centre) * weight).sum((1, 2))
+    there = (np.asarray(tables.column) > 0) & (np.asarray(tables.kind) == NUMBER)
+    assert 0.1 < (within[there] < 1e-8).mean() < 0.4  # a quarter of the columns; that of time is never
 
 
 def test_targets_of_the_rows_to_learn_from_have_mean_0_and_variance_1(tables: Table):
