@@ -24,7 +24,7 @@ from typing import Any
 
 import jax
 from adapting import run_adapting
-from bench_commands import run_memory, run_start, run_tables
+from bench_commands import TABLE_SIZES, run_memory, run_start, run_tables
 from bench_learners import run_growth, run_recipes, run_use
 from kernels import profile
 from libraries import installed
@@ -95,7 +95,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="file for the figures; one of docs/bench/ if not given")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one turn of one contender")
     parser.add_argument("--repeats", type=int, default=5, help="rounds")
-    parser.add_argument("--rows", type=int, default=10**6, help="of the largest table")
+    parser.add_argument("--rows", type=int, nargs="+", default=TABLE_SIZES, help="of the tables")
     parser.add_argument("--without", nargs="*", default=[], help="leave out contenders with such a word in their name")
     parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)), help="programs compiled at once")
     parser.add_argument("--batches", type=int, nargs="+", default=[LARGE_BATCH, BATCH], help="of images on a GPU")

@@ -186,16 +186,18 @@ def start(rows: list[dict[str, Any]]) -> str:
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
+    units = ("seconds", "processor_s", "memory_gb")
     cells = [
         [
             row["name"],
             f"{row['rows']:,}",
-            *(number(row[what][unit]) for what in ("fit", "predict") for unit in ("seconds", "memory_gb")),
+            *(number(row[what].get(unit)) for what in ("fit", "predict") for unit in units),
             number(row["error"]),
         ]
         for row in rows
     ]
-    return table(["", "rows", "fit, s", "memory, GB", "predict, s", "memory, GB", "error on new groups"], cells)
+    head = [word for what in ("fit", "predict") for word in (f"{what}, s", "of processors", "memory, GB")]
+    return table(["", "rows", *head, "error on new groups"], cells)
 
 
 SECTIONS = (
