@@ -49,6 +49,9 @@ GROWTH = {
 """Sizes that are tried; larger ones on a GPU, which with few tasks waits."""
 GROWTH_TASKS = {"cpu": TASKS, "gpu": 400}
 """Tasks of a step where something else is changed."""
+CACHES = {"width": (40, 80, 160), "inner steps": (5, 10, 20)}
+CACHE_TASKS = ((1, None), (5, None), (12, None), (25, None), (25, 5))
+"""Tasks of a step, and how many of them are taken at a time."""
 EVALUATED, DRAWS = 200, 20  # tasks that are scored, and predictors drawn for each
 EVALUATED_IMAGES = 8
 
@@ -152,11 +155,28 @@ def run_growth(options: argparse.Namespace) -> Iterator[dict[str, list[list[floa
         yield found
 
 
-def _step_of(what: str, value: int, tasks: int) -> Contender:
+def run_caches(options: argparse.Namespace) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """Microseconds of processors for one task of a step, by how many tasks there are: what grows faster than its size
+    with many tasks, and not with one, does not fit into a cache."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for what, values in CACHES.items():
+        cases = [(value, *tasks) for tasks in CACHE_TASKS for value in values]
+        some = cases[:2] if options.tiny else cases
+        contenders = [_step_of(what, value, tasks, chunk) for value, tasks, chunk in some]
+        warm_up_together(contenders, options.at_once)
+        rows = measure(contenders, contenders[0].name, seconds=options.seconds / 2, repeats=min(options.repeats, 5))
+        found[what] = [
+            {"size": value, "tasks": tasks, "at_a_time": chunk, "us_per_task": 1e3 * row.processor_ms / tasks}
+            for (value, tasks, chunk), row in zip(some, rows, strict=True)
+        ]
+        yield found
+
+
+def _step_of(what: str, value: int, tasks: int, chunk: int | None = None) -> Contender:
     sizes = {"tasks": tasks, "inner steps": 5, "shots": SHOTS, "width": 40} | {what: value}
     source = regression2d.Config(shots=sizes["shots"], query_size=QUERIES).open().train
     settings = maml.Config(hidden=(sizes["width"],) * 2, inner=InnerLoop(inner_steps=sizes["inner steps"]))
-    config = TrainConfig(tasks_per_batch=sizes["tasks"])
+    config = TrainConfig(tasks_per_batch=sizes["tasks"], task_chunk=chunk)
     return library(str(value), settings.build(source.spec, key=jr.key(0)), source, config)
 
 

@@ -174,6 +174,29 @@ def power(pairs: list[list[float | None]]) -> float:
     return float(np.log(high / low) / np.log(after / before))
 
 
+def caches(found: dict[str, list[dict[str, Any]]]) -> str:
+    """A table for each thing that grows: a line for each number of tasks."""
+    pieces = []
+    for what, rows in found.items():
+        sizes = sorted({row["size"] for row in rows})
+        lines: dict[str, dict[float, float]] = {}
+        for row in rows:
+            turns = f", {row['at_a_time']} at a time" if row["at_a_time"] else ""
+            lines.setdefault(f"{row['tasks']}{turns}", {})[row["size"]] = row["us_per_task"]
+        cells = [
+            [name, *(number(line.get(size)) for size in sizes), _times(line, sizes[-2:])]
+            for name, line in lines.items()
+        ]
+        pieces.append(
+            table(["tasks in a step", *(f"{what} {size:g}" for size in sizes), "last over the one before"], cells)
+        )
+    return "\n\n".join(["Microseconds of processors for a task of a step:", *pieces])
+
+
+def _times(line: dict[float, float], sizes: list[float]) -> str:
+    return number(line[sizes[-1]] / line[sizes[0]]) if all(size in line for size in sizes) else "-"
+
+
 def start(rows: list[dict[str, Any]]) -> str:
     units = ("seconds", "processor_s", "step_s")
     cells = [
@@ -210,6 +233,7 @@ SECTIONS = (
     ("Starting", "start", start),
     ("Tables", "tables", tables),
     ("How cost grows", "growth", growth),
+    ("Growth and caches", "caches", caches),
 )
 
 
