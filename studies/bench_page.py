@@ -178,6 +178,8 @@ def caches(found: dict[str, list[dict[str, Any]]]) -> str:
     """A table for each thing that grows: a line for each number of tasks."""
     pieces = []
     for what, rows in found.items():
+        if what == "counted":
+            continue
         sizes = sorted({row["size"] for row in rows})
         lines: dict[str, dict[float, float]] = {}
         for row in rows:
@@ -190,7 +192,13 @@ def caches(found: dict[str, list[dict[str, Any]]]) -> str:
         pieces.append(
             table(["tasks in a step", *(f"{what} {size:g}" for size in sizes), "last over the one before"], cells)
         )
-    return "\n\n".join(["Microseconds of processors for a task of a step:", *pieces])
+    counts = [
+        [f"{row['inner_steps']}", number(row["mflop"]), number(row["mbytes"])] for row in found.get("counted", [])
+    ]
+    head = ["inner steps", "million operations", "million bytes"]
+    words = "What the compiler counts for a task of a step, of 5 tasks:"
+    more = [words, table(head, counts)] if counts else []
+    return "\n\n".join(["Microseconds of processors for a task of a step:", *pieces, *more])
 
 
 def _times(line: dict[float, float], sizes: list[float]) -> str:
