@@ -34,13 +34,16 @@ def write_page(files: Iterable[Path], page: Path) -> None:
             ]
     if growths:
         pieces.append(f"![How the cost grows; on a CPU that of processors]({FIGURE})")
+        pieces.append("Dotted: in proportion to the size, from the largest on.")
     page.write_text("\n\n".join(pieces) + "\n")
 
 
 def about(found: dict[str, Any]) -> str:
     """On what, with what and how it was measured."""
     torch = f", torch {found['torch']}" if found.get("torch") else ""
-    cores = f"{found['threads']} CPU cores" if found["backend"] == "cpu" else found["device"]
+    cores = (
+        f"{found['threads']} CPU core{'s' * (found['threads'] > 1)}" if found["backend"] == "cpu" else found["device"]
+    )
     without = f" Not installed: {', '.join(found['left_out'])}." if found.get("left_out") else ""
     flags = f", XLA_FLAGS={found['xla_flags']}" if found.get("xla_flags") else ""
     where = f"{cores}, JAX {found['jax']}{torch}, Python {found['python']}, {found['date'][:10]}{flags}"
@@ -165,7 +168,8 @@ def _costs(clock: float | None, processor: float | None) -> str:
 
 def costs(pairs: list[list[float | None]]) -> np.ndarray:
     """Sizes, and the time of processors, which a busy machine leaves as it is; by the clock on a GPU."""
-    return np.array([[size, clock if processor is None else processor] for size, clock, processor in pairs], float)
+    found = [[size, clock if processor is None else processor] for size, clock, processor in pairs]
+    return np.array(found, float).reshape(-1, 2)
 
 
 def power(pairs: list[list[float | None]]) -> float:
@@ -257,6 +261,10 @@ def draw_growth(parts: list[dict[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
+def _ends(values: list[float]) -> tuple[float, float]:
+    return 0.6 * min(values), 1.6 * max(values)
+
+
 def _draw_one(axis: Any, name: str, parts: list[dict[str, Any]]) -> None:
     """A dotted line of each device's colour is in proportion to the size."""
     sizes: set[float] = set()
@@ -268,6 +276,9 @@ def _draw_one(axis: Any, name: str, parts: list[dict[str, Any]]) -> None:
         (line,) = axis.loglog(size, cost, "o-", label=part["part"].upper())
         axis.loglog(size, cost[-1] * size / size[-1], ":", color=line.get_color(), alpha=0.7)
         sizes |= set(size.tolist())
+    axis.set_ylim(
+        *_ends([cost for part in parts for cost in costs(part["growth"]["found"].get(name, []))[:, 1:].ravel()])
+    )
     apart = list[float]()
     for size in sorted(sizes):  # labels that have room
         if not apart or size >= 1.9 * apart[-1]:
