@@ -6,11 +6,11 @@
 `make bench` runs the part of the device at hand and writes the page, with the parts that are kept in docs/bench/ of
 others. Sections: `training` is second-order MAML on a 2-40-40-1 network beside other libraries; `images` is the same
 with four convolutional blocks; `recipes` has ST-MAML's own settings and every method's; `use` is what a trained learner
-costs; `adapting` is a new task, beside other libraries; `growth` is how the cost of a step grows; `memory` is what a
-process holds at most; `start` is how long commands take to begin; `tables` has `fit` and `predict` beside what else one
-would take. Contenders take turns; one that is not installed is named and left out. All libraries have as many threads
-as there are cores, but for torch on the small network, which is faster with one. What is measured is written as it
-comes, so that a run that is cut off keeps it.
+costs; `adapting` is a new task, beside other libraries; `growth` is how the cost of a step grows; `caches` is what
+fewer tasks in a step change about that; `memory` is what a process holds at most; `start` is how long commands take to
+begin; `tables` has `fit` and `predict` beside what else one would take. Contenders take turns; one that is not
+installed is named and left out. All libraries have as many threads as there are cores, but for torch on the small
+network, which is faster with one. What is measured is written as it comes, so that a run that is cut off keeps it.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from typing import Any
 
 import jax
 from adapting import run_adapting
-from bench_commands import run_memory, run_start, run_tables
-from bench_learners import run_growth, run_recipes, run_use
+from bench_commands import TABLE_SIZES, run_memory, run_start, run_tables
+from bench_learners import run_caches, run_growth, run_recipes, run_use
 from kernels import profile
 from libraries import installed
 from picture_tasks import CONV_SIZES
@@ -37,7 +37,7 @@ KEPT = Path(__file__).parent.parent / "docs" / "bench"
 PAGE = KEPT.parent / "performance.md"
 OTHERS = ("torch", "torchopt", "learn2learn", "jax_meta", "lightgbm", "gpboost", "statsmodels")
 SECTIONS = {
-    "cpu": ("training", "images", "recipes", "use", "adapting", "growth", "memory", "start", "tables"),
+    "cpu": ("training", "images", "recipes", "use", "adapting", "growth", "caches", "memory", "start", "tables"),
     "gpu": ("images", "training", "use", "adapting", "recipes", "growth"),
 }
 LARGE_BATCH, BATCH, SMALL_BATCH = 64, 32, 4
@@ -82,6 +82,7 @@ RUNS: dict[str, Callable[[argparse.Namespace], Found]] = {
     "use": run_use,
     "adapting": run_adapting,
     "growth": run_growth,
+    "caches": run_caches,
     "memory": run_memory,
     "start": run_start,
     "tables": run_tables,
@@ -95,7 +96,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="file for the figures; one of docs/bench/ if not given")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one turn of one contender")
     parser.add_argument("--repeats", type=int, default=5, help="rounds")
-    parser.add_argument("--rows", type=int, default=10**6, help="of the largest table")
+    parser.add_argument("--rows", type=int, nargs="+", default=TABLE_SIZES, help="of the tables")
     parser.add_argument("--without", nargs="*", default=[], help="leave out contenders with such a word in their name")
     parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)), help="programs compiled at once")
     parser.add_argument("--batches", type=int, nargs="+", default=[LARGE_BATCH, BATCH], help="of images on a GPU")

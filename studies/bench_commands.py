@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from table_rivals import KNOWN, RIVALS
 
-SIZES = (10**4, 10**5, 10**6)
+TABLE_SIZES = (10**4, 10**5, 10**6)
 A_GROUP = 50  # rows of a group
 MINUTES = "1"
 HERE = Path(__file__).parent
@@ -118,7 +118,7 @@ def _stmaml(command: list[str] | None) -> list[str]:
 def run_tables(options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     """`fit` and `predict` beside rivals on the same made-up table: seconds, memory, and the error on new groups."""
     found = []
-    for size in (size for size in SIZES if size <= options.rows and not (options.tiny and size > SIZES[0])):
+    for size in TABLE_SIZES[:1] if options.tiny else options.rows:
         with tempfile.TemporaryDirectory() as folder:
             room = Path(folder)
             table, asked, known = write_table(room, size)
@@ -146,9 +146,12 @@ def _own(table: Path, room: Path) -> dict[str, Any]:
 def _rival(name: str, room: Path) -> dict[str, Any]:
     turn = _run([sys.executable, str(HERE / "table_rivals.py"), name, str(room)], None)
     answer = json.loads(turn.pop("out").strip().splitlines()[-1]) if turn["code"] == 0 else {}
-    fitted = turn | {"seconds": answer.get("fit", float("nan"))}
-    asked = {"seconds": answer.get("ask", float("nan")), "memory_gb": turn["memory_gb"], "code": turn["code"]}
-    return {"fit": fitted, "predict": asked, "error": answer.get("error", float("nan"))}
+    none = float("nan")
+    fitted, asked = (
+        turn | {"seconds": answer.get(what, none), "processor_s": answer.get(f"{what}_processor", none)}
+        for what in ("fit", "ask")
+    )
+    return {"fit": fitted, "predict": asked, "error": answer.get("error", none)}
 
 
 def _run(command: list[str], cache: Path | None, run: Path | None = None) -> dict[str, Any]:

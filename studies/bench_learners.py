@@ -11,12 +11,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from picture_tasks import CONV_SIZES, INNER_LR, Pictures
 from pictures import completion_contender, measure_images
 from small_network import QUERIES, SHOTS, TASKS
-from timing import Contender, library, measure, warm_up_together
+from timing import CHUNK, Contender, library, measure, warm_up_together
 
 from stmaml.benchmarks import regression2d
 from stmaml.benchmarks.sources import TaskSource, freeze
@@ -27,7 +28,7 @@ from stmaml.methods import METHODS, maml
 from stmaml.methods.base import AbstractMetaLearner, predict
 from stmaml.nets.conv import Conv
 from stmaml.recipes import presets, recipe
-from stmaml.training import TrainConfig
+from stmaml.training import TrainConfig, initial_state, run_steps
 
 OWN, CLASSES_ONLY = "st-maml", "protonet"
 GROWTH = {
@@ -49,6 +50,9 @@ GROWTH = {
 """Sizes that are tried; larger ones on a GPU, which with few tasks waits."""
 GROWTH_TASKS = {"cpu": TASKS, "gpu": 400}
 """Tasks of a step where something else is changed."""
+CACHES = {"width": (40, 80, 160), "inner steps": (5, 10, 20)}
+CACHE_TASKS = ((1, None), (5, None), (12, None), (25, None), (25, 5))
+"""Tasks of a step, and how many of them are taken at a time."""
 EVALUATED, DRAWS = 200, 20  # tasks that are scored, and predictors drawn for each
 EVALUATED_IMAGES = 8
 
@@ -152,12 +156,46 @@ def run_growth(options: argparse.Namespace) -> Iterator[dict[str, list[list[floa
         yield found
 
 
-def _step_of(what: str, value: int, tasks: int) -> Contender:
+def run_caches(options: argparse.Namespace) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """Microseconds of processors for one task of a step, by how many tasks there are: what grows faster than its size
+    with many tasks, and not with one, does not fit into a cache."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for what, values in CACHES.items():
+        cases = [(value, *tasks) for tasks in CACHE_TASKS for value in values]
+        some = cases[:2] if options.tiny else cases
+        contenders = [_step_of(what, value, tasks, chunk) for value, tasks, chunk in some]
+        warm_up_together(contenders, options.at_once)
+        rows = measure(contenders, contenders[0].name, seconds=options.seconds / 2, repeats=min(options.repeats, 5))
+        found[what] = [
+            {"size": value, "tasks": tasks, "at_a_time": chunk, "us_per_task": 1e3 * row.processor_ms / tasks}
+            for (value, tasks, chunk), row in zip(some, rows, strict=True)
+        ]
+        yield found
+    sizes = CACHES["inner steps"][:1] if options.tiny else CACHES["inner steps"]
+    yield found | {"counted": [counted(steps) for steps in sizes]}
+
+
+def counted(inner_steps: int, tasks: int = 5) -> dict[str, float]:
+    """Operations and bytes of one task of a step, as the compiler counts them."""
+    source, learner, config = _sizes("inner steps", inner_steps, tasks, None)
+    # The body of the loop over steps is counted once.
+    program = run_steps.lower(initial_state(learner, config), source, jr.key(0), jnp.arange(CHUNK), config).compile()
+    cost = program.compiled.cost_analysis()
+    mega = {name: cost[key] / 1e6 / tasks for name, key in (("mflop", "flops"), ("mbytes", "bytes accessed"))}
+    return {"inner_steps": inner_steps, "tasks": tasks, **mega}
+
+
+def _step_of(what: str, value: int, tasks: int, chunk: int | None = None) -> Contender:
+    source, learner, config = _sizes(what, value, tasks, chunk)
+    return library(str(value), learner, source, config)
+
+
+def _sizes(what: str, value: int, tasks: int, chunk: int | None) -> tuple[Any, AbstractMetaLearner, TrainConfig]:
     sizes = {"tasks": tasks, "inner steps": 5, "shots": SHOTS, "width": 40} | {what: value}
     source = regression2d.Config(shots=sizes["shots"], query_size=QUERIES).open().train
     settings = maml.Config(hidden=(sizes["width"],) * 2, inner=InnerLoop(inner_steps=sizes["inner steps"]))
-    config = TrainConfig(tasks_per_batch=sizes["tasks"])
-    return library(str(value), settings.build(source.spec, key=jr.key(0)), source, config)
+    config = TrainConfig(tasks_per_batch=sizes["tasks"], task_chunk=chunk)
+    return source, settings.build(source.spec, key=jr.key(0)), config
 
 
 def _drawing(draws: int) -> Contender:

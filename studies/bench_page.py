@@ -34,13 +34,16 @@ def write_page(files: Iterable[Path], page: Path) -> None:
             ]
     if growths:
         pieces.append(f"![How the cost grows; on a CPU that of processors]({FIGURE})")
+        pieces.append("Dotted: in proportion to the size, from the largest on.")
     page.write_text("\n\n".join(pieces) + "\n")
 
 
 def about(found: dict[str, Any]) -> str:
     """On what, with what and how it was measured."""
     torch = f", torch {found['torch']}" if found.get("torch") else ""
-    cores = f"{found['threads']} CPU cores" if found["backend"] == "cpu" else found["device"]
+    cores = (
+        f"{found['threads']} CPU core{'s' * (found['threads'] > 1)}" if found["backend"] == "cpu" else found["device"]
+    )
     without = f" Not installed: {', '.join(found['left_out'])}." if found.get("left_out") else ""
     flags = f", XLA_FLAGS={found['xla_flags']}" if found.get("xla_flags") else ""
     where = f"{cores}, JAX {found['jax']}{torch}, Python {found['python']}, {found['date'][:10]}{flags}"
@@ -165,13 +168,45 @@ def _costs(clock: float | None, processor: float | None) -> str:
 
 def costs(pairs: list[list[float | None]]) -> np.ndarray:
     """Sizes, and the time of processors, which a busy machine leaves as it is; by the clock on a GPU."""
-    return np.array([[size, clock if processor is None else processor] for size, clock, processor in pairs], float)
+    found = [[size, clock if processor is None else processor] for size, clock, processor in pairs]
+    return np.array(found, float).reshape(-1, 2)
 
 
 def power(pairs: list[list[float | None]]) -> float:
     """Of the size that the cost grows with, between the last two: 1 is in proportion."""
     (before, low), (after, high) = costs(pairs)[-2:]
     return float(np.log(high / low) / np.log(after / before))
+
+
+def caches(found: dict[str, list[dict[str, Any]]]) -> str:
+    """A table for each thing that grows: a line for each number of tasks."""
+    pieces = []
+    for what, rows in found.items():
+        if what == "counted":
+            continue
+        sizes = sorted({row["size"] for row in rows})
+        lines: dict[str, dict[float, float]] = {}
+        for row in rows:
+            turns = f", {row['at_a_time']} at a time" if row["at_a_time"] else ""
+            lines.setdefault(f"{row['tasks']}{turns}", {})[row["size"]] = row["us_per_task"]
+        cells = [
+            [name, *(number(line.get(size)) for size in sizes), _times(line, sizes[-2:])]
+            for name, line in lines.items()
+        ]
+        pieces.append(
+            table(["tasks in a step", *(f"{what} {size:g}" for size in sizes), "last over the one before"], cells)
+        )
+    counts = [
+        [f"{row['inner_steps']}", number(row["mflop"]), number(row["mbytes"])] for row in found.get("counted", [])
+    ]
+    head = ["inner steps", "million operations", "million bytes"]
+    words = "What the compiler counts for a task of a step, of 5 tasks:"
+    more = [words, table(head, counts)] if counts else []
+    return "\n\n".join(["Microseconds of processors for a task of a step:", *pieces, *more])
+
+
+def _times(line: dict[float, float], sizes: list[float]) -> str:
+    return number(line[sizes[-1]] / line[sizes[0]]) if all(size in line for size in sizes) else "-"
 
 
 def start(rows: list[dict[str, Any]]) -> str:
@@ -186,16 +221,18 @@ def start(rows: list[dict[str, Any]]) -> str:
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
+    units = ("seconds", "processor_s", "memory_gb")
     cells = [
         [
             row["name"],
             f"{row['rows']:,}",
-            *(number(row[what][unit]) for what in ("fit", "predict") for unit in ("seconds", "memory_gb")),
+            *(number(row[what].get(unit)) for what in ("fit", "predict") for unit in units),
             number(row["error"]),
         ]
         for row in rows
     ]
-    return table(["", "rows", "fit, s", "memory, GB", "predict, s", "memory, GB", "error on new groups"], cells)
+    head = [word for what in ("fit", "predict") for word in (f"{what}, s", "of processors", "memory, GB")]
+    return table(["", "rows", *head, "error on new groups"], cells)
 
 
 SECTIONS = (
@@ -208,6 +245,7 @@ SECTIONS = (
     ("Starting", "start", start),
     ("Tables", "tables", tables),
     ("How cost grows", "growth", growth),
+    ("Growth and caches", "caches", caches),
 )
 
 
@@ -223,6 +261,10 @@ def draw_growth(parts: list[dict[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
+def _ends(values: list[float]) -> tuple[float, float]:
+    return 0.6 * min(values), 1.6 * max(values)
+
+
 def _draw_one(axis: Any, name: str, parts: list[dict[str, Any]]) -> None:
     """A dotted line of each device's colour is in proportion to the size."""
     sizes: set[float] = set()
@@ -234,6 +276,9 @@ def _draw_one(axis: Any, name: str, parts: list[dict[str, Any]]) -> None:
         (line,) = axis.loglog(size, cost, "o-", label=part["part"].upper())
         axis.loglog(size, cost[-1] * size / size[-1], ":", color=line.get_color(), alpha=0.7)
         sizes |= set(size.tolist())
+    axis.set_ylim(
+        *_ends([cost for part in parts for cost in costs(part["growth"]["found"].get(name, []))[:, 1:].ravel()])
+    )
     apart = list[float]()
     for size in sorted(sizes):  # labels that have room
         if not apart or size >= 1.9 * apart[-1]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import gc
 import json
 import os
 import signal
@@ -360,3 +361,16 @@ def test_numbers_json_cannot_hold_are_null():
     assert evaluate_command.without_nan({"a": {"mean": 1.0, "ci95": float("nan")}}) == {
         "a": {"mean": 1.0, "ci95": None}
     }
+
+
+def test_garbage_is_looked_for_again_once_all_is_imported(monkeypatch):
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # of this process nothing stays for good
+    usual = gc.get_threshold()
+    gc.disable()
+    try:
+        cli._collect_garbage()
+        assert gc.isenabled()
+        assert gc.get_threshold()[0] > usual[0]
+    finally:
+        gc.enable()
+        gc.set_threshold(*usual)

@@ -1,11 +1,13 @@
 """The command `stmaml`, also as `python -m stmaml`: it listens to Ctrl-C before it imports anything else."""
 
+import gc
 import os
 import signal
 
 
 def main() -> None:
     """Runs the command, and ends the process with its exit code."""
+    gc.disable()  # till all is imported: it would look through the same modules again and again
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)  # until `listening` can tell more

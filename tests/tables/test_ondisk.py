@@ -15,7 +15,7 @@ from stmaml.errors import SourceError
 from stmaml.tables.asking import TableConfig
 from stmaml.tables.benchmark import Config
 from stmaml.tables.groups import Sizes
-from stmaml.tables.ondisk import cache, files, opening, shards, survey
+from stmaml.tables.ondisk import cache, files, opening, predicting, shards, spill, survey
 from stmaml.tables.ondisk.files import is_large, open_files
 from stmaml.tables.ondisk.spill import Spill
 from stmaml.tables.parts import Reading
@@ -261,7 +261,9 @@ def test_notes_of_many_parts_are_one():
     assert said == ["a 1 (so in one of 2 parts of the table that say alike)", "b"]
 
 
-def test_buckets_give_back_what_they_got(tmp_path):
+@pytest.mark.parametrize("waiting", [0, 1 << 12, 1 << 30])
+def test_buckets_give_back_what_they_got(tmp_path, monkeypatch, waiting):
+    monkeypatch.setattr(spill, "WAITING_BYTES", waiting)
     frame = rich().with_columns(pl.col("kind").cast(pl.Categorical))
     bucket = np.arange(frame.height) % 7
     aside = Spill(tmp_path / "aside")
@@ -269,7 +271,17 @@ def test_buckets_give_back_what_they_got(tmp_path):
         aside.add(frame.slice(first, 100), bucket[first : first + 100])
     plain = frame.with_columns(pl.col("kind").cast(pl.String))
     assert aside.rows[3] == (bucket == 3).sum()
+    assert bool(aside.waiting) == (waiting > 0)
     assert aside.take(3).equals(plain.filter(pl.Series(bucket == 3)))  # type: ignore[union-attr]
     assert aside.take(3) is None
     assert aside.take_all([0, 1]).height == (bucket < 2).sum()  # type: ignore[union-attr]
     assert len(list((tmp_path / "aside").iterdir())) == 4
+
+
+def test_distinct_numbers_are_those_of_all_parts(monkeypatch):
+    monkeypatch.setattr(predicting, "FINE_ROWS", 40)
+    parts = [np.random.default_rng(seed).integers(0, 300, 50).astype(np.uint64) for seed in range(20)]
+    found = predicting.Distinct()
+    for part in parts:
+        found.add(part)
+    np.testing.assert_array_equal(found.sorted(), np.unique(np.concatenate(parts)))

@@ -1,5 +1,6 @@
 """The command `stmaml`. This file imports nothing heavy, so that help answers at once."""
 
+import gc
 import importlib
 import os
 import sys
@@ -25,6 +26,7 @@ COMMANDS = {
     "data": "check or fetch the data of the benchmarks",
     "floor": "compute the Bayes limit of a synthetic benchmark",
 }
+NEW_OBJECTS = 50_000  # before garbage among them is looked for
 COMPILING = ("train", "evaluate", "fit", "predict", "export", "serve", "reproduce", "search")
 HELP = """usage: stmaml COMMAND ...
 
@@ -67,6 +69,7 @@ def _run(command: str, arguments: list[str]) -> None:
     from stmaml.errors import StmamlError
 
     module = importlib.import_module(f"stmaml.cli.{command}")
+    _collect_garbage()
     try:
         if command in COMPILING:
             importlib.import_module("stmaml.compiled").remember_programs()
@@ -78,6 +81,15 @@ def _run(command: str, arguments: list[str]) -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+
+
+def _collect_garbage() -> None:
+    """Lets Python look for garbage again where `stmaml.__main__` has held it back, less often than usual: tracing makes
+    much that lives shortly. What was imported stays, and is not looked through any more."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.set_threshold(NEW_OBJECTS, 20, 20)
+        gc.enable()
 
 
 def fail(message: str, code: int = 2) -> "NoReturn":

@@ -150,7 +150,7 @@ class Meta:
             from_dict(Plan, need(dict, about["plan"], "plan")),
             need(int, about["chosen_step"], "chosen_step"),
         )
-        weights = Weights(*(jnp.asarray(state[name]) for name in NAMES))
+        weights = Weights(*jax.device_put([state[name] for name in NAMES]))
         return FittedMeta(plan, weights, chosen, state["steps"], state["curve"])
 
 

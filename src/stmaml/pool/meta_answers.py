@@ -36,7 +36,7 @@ class Weights(eqx.Module):
 
     def at(self, which: Int[np.ndarray, " m"]) -> "Weights":
         """Those of some learners."""
-        return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[which]), self)
+        return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf)[which]), self)
 
     @property
     def prior(self) -> Prior:
@@ -111,9 +111,9 @@ def _answer_some(
         which = np.zeros(AT_ONCE, dtype=int)
         which[: len(items)] = part[[item.task for item in items]]
         weights = weights.at(which)
-    labelled = jnp.asarray(x), jnp.asarray(y), jnp.asarray(weight)
+    labelled, query = jax.device_put(((x, y, weight), query))  # jnp.asarray would compile a program for each shape
     ask = answer if trained or plan.num_classes else answer_of_line
-    values = [np.asarray(value, float) for value in ask(plan, weights, labelled, jnp.asarray(query))]
+    values = [np.asarray(value, float) for value in ask(plan, weights, labelled, query)]
     for i, item in enumerate(items):
         there = slice(item.place, item.place + len(item.query))
         for array, value in zip((found.mean, found.task_variance, found.noise_variance), values, strict=True):

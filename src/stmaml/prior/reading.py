@@ -150,8 +150,8 @@ def recall(learner: Learner, kept: Kept, room: tuple[int, int] | None = None) ->
     real = np.zeros(fitting(len(kept.y), ROW_SIZES), dtype=np.int32)
     real[: len(kept.y)] = kept.group * slots + place
     there = (np.arange(len(real)) < len(kept.y)).astype(np.float32)
-    train = Groups(*map(jnp.asarray, (x, y, labelled)))
-    return _remember(learner, train, _about(kept, len(targets), width), jnp.asarray(real), jnp.asarray(there))
+    train = Groups(*jax.device_put((x, y, labelled)))  # jnp.asarray would compile a program for each shape
+    return _remember(learner, train, _about(kept, len(targets), width), *jax.device_put((real, there)))
 
 
 def _places(group: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
@@ -167,8 +167,8 @@ def _about(kept: Kept, tables: int, width: int) -> About:
     more = width - len(kept.kind)
     column = np.tile(np.pad(np.ones(len(kept.kind), dtype=np.float32), (0, more)), (tables, 1))
     kind = np.tile(np.pad(kept.kind.astype(np.int32), (0, more)), (tables, 1))
-    is_class = jnp.full(tables, float(kept.num_classes > 0))
-    return About(jnp.asarray(column), jnp.asarray(kind), is_class)
+    is_class = np.full(tables, kept.num_classes > 0, dtype=np.float32)
+    return About(*jax.device_put((column, kind, is_class)))
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def respond(
         rows = np.concatenate([one.labelled, one.asked])
         inputs[:, i, :total, : len(kept.chosen)] = kept.scaled(x[rows][:, kept.chosen])
         targets[:, i, :count], labelled[:, i, :count] = kept.targets(y[one.labelled]), 1
-    said = _answer(learner, memory, Groups(*map(jnp.asarray, (inputs, targets, labelled))))
+    said = _answer(learner, memory, Groups(*jax.device_put((inputs, targets, labelled))))
     expected, variance, task_std, odds = (np.asarray(part, float) for part in said)
     task = np.minimum(task_std**2, 0.99 * variance)
     scale = kept.spread

@@ -10,7 +10,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
@@ -56,7 +55,7 @@ def learner_of(found: Mapping[str, np.ndarray], source: object) -> Learner:
     if {name: leaf.shape for name, leaf in named.items()} != {name: array.shape for name, array in arrays.items()}:
         raise RunError(f"{source} does not hold the weights that its sizes ask for. {REINSTALL}")
     shapes, rest = eqx.partition(like, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
-    wide = [jnp.asarray(arrays[name], dtype=jnp.float32) for name in named]
+    wide = jax.device_put([arrays[name].astype(np.float32) for name in named])  # jnp.asarray compiles for each shape
     return eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), wide), rest)
 
 

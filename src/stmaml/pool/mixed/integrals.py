@@ -6,7 +6,7 @@ gradient of its logarithm is the expected gradient of the rows' (Fisher's identi
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy import optimize, special
+from scipy import special
 
 from stmaml.pool.mixed.laplace import LARGEST, Logistic, Trials, modes
 
@@ -55,6 +55,8 @@ def refined(
     trials: Trials, ridge: Float[np.ndarray, " f"], start: Logistic
 ) -> tuple[Float[np.ndarray, " f"], Float[np.ndarray, "1 1"]]:
     """Common effects and the spread of levels that are likeliest, from those of Laplace's approximation on."""
+    from scipy import optimize  # takes long to import, and predictions need none
+
     first = np.append(start.beta, max(float(start.factor[0, 0]), 0.1))
     bounds = [(-50.0, 50.0)] * len(start.beta) + [(0.0, LARGEST)]
     options = {"maxiter": 100, "ftol": 1e-9, "gtol": 1e-4}

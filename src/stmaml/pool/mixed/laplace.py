@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy import optimize, special
+from scipy import special
 
 from stmaml.pool.mixed.covariance import Covariance
 
@@ -117,6 +117,8 @@ def fit_logistic(
     trials: Trials, covariance: Covariance, ridge: Float[np.ndarray, " p"], start: Logistic | None = None
 ) -> Logistic:
     """The fixed effects and covariance of groups' effects that fit best; `ridge` is the precision of each beta."""
+    from scipy import optimize  # takes long to import, and predictions need none
+
     num = trials.x.shape[1]
     kept = {"u": np.zeros((len(trials.starts), trials.z.shape[1]))}
     if start is None:
@@ -125,6 +127,7 @@ def fit_logistic(
         first = np.concatenate([start.beta, start.theta])
 
     def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
+
         value, gradient, found = _laplace(at[:num], at[num:], trials, covariance, ridge, kept["u"])
         kept["u"] = found.u if np.all(np.isfinite(found.u)) else np.zeros_like(found.u)
         return value, gradient

@@ -28,9 +28,11 @@ class Products:
             return []
         near = np.clip(scaled, self.ends[0], self.ends[1])
         first, second = self.pairs.T
-        curves = [bends[int(i)](near[:, i]) * near[:, [j]] for i, j in self.pairs if int(i) in bends]
-        total = np.cumsum([0, *(curve.shape[1] for curve in curves)])
-        kept = [curve for curve, size in zip(curves, total[1:], strict=True) if size <= MOST_CURVES]
+        bent = [(int(i), int(j)) for i, j in self.pairs if int(i) in bends]
+        total = np.cumsum([bends[i].tilt.shape[1] for i, _ in bent])
+        chosen = [pair for pair, size in zip(bent, total, strict=True) if size <= MOST_CURVES]
+        curves = {i: bends[i](near[:, i]) for i in {i for i, _ in chosen}}
+        kept = [curves[i] * near[:, [j]] for i, j in chosen]
         return [near[:, first] * near[:, second], *([np.concatenate(kept, axis=1)] if kept else [])]
 
     def state(self) -> Arrays:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from scipy import linalg, optimize
+from scipy import linalg
 
 from stmaml.pool.mixed.covariance import LARGEST, Covariance, sums_of_blocks
 from stmaml.pool.mixed.sums import Sums
@@ -203,6 +203,8 @@ def estimate(
     bounds = [(0.0 if spread else None, None) for spread in spreads]
 
     def search(start: np.ndarray) -> np.ndarray:
+        from scipy import optimize  # takes long to import, and predictions need none
+
         options = {"maxiter": 200, "ftol": tolerance, "gtol": 1e-5}
         loss = lambda at: deviance(at, sums, structure)[:2]  # noqa: E731
         found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x

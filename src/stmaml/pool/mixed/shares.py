@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Shaped
-from scipy import optimize, special
+from scipy import special
 
 from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks, fit_one_by_one
 from stmaml.pool.mixed.fit import labelled
@@ -66,6 +66,7 @@ class Shares:
 
 def strength(counts: Float[np.ndarray, "g c"], overall: Float[np.ndarray, " c"]) -> float:
     """How many rows the overall shares are worth: the likeliest of the Dirichlet-multinomial."""
+    from scipy import optimize  # takes long to import, and predictions need none
 
     def loss(log_strength: float) -> float:
         prior = np.exp(log_strength) * overall

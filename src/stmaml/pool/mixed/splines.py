@@ -56,7 +56,8 @@ def _knots(x: np.ndarray, most: int) -> np.ndarray:
 def _bent(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
     """Double integrals of hats on the inner knots, rotated so that the integral of f''^2 is the sum of squares."""
     gaps = np.diff(knots)
-    cubes = np.maximum(x[:, None] - knots, 0.0) ** 3 / 6.0
+    beyond = np.maximum(x[:, None] - knots, 0.0)
+    cubes = beyond * beyond * beyond / 6.0  # a power of 3 takes ten times as long
     left, right = gaps[:-1], gaps[1:]
     hats = cubes[:, :-2] / left - cubes[:, 1:-1] * (1.0 / left + 1.0 / right) + cubes[:, 2:] / right
     mass = np.diag((left + right) / 3.0) + np.diag(gaps[1:-1] / 6.0, 1) + np.diag(gaps[1:-1] / 6.0, -1)

@@ -25,7 +25,8 @@ from stmaml.tables.ondisk.spill import Spill
 
 ROW = "row number of the query"  # a column that travels with the rows
 BUCKET_ROWS = 200_000  # that are predicted at once, labelled ones included
-FINE_ROWS = 50_000  # in a bucket; several are predicted at once
+FINE_ROWS = 50_000  # in a bucket, several of which are predicted at once; with many buckets, BUCKET_ROWS instead
+MANY_BUCKETS = 200
 MOST_BUCKETS = 2000
 BLOCK_ROWS = 1_000_000
 GROWTH = 3  # bytes put aside for one of the query: its rows, the answers, and the parts they are written to
@@ -99,17 +100,18 @@ class LargeQuestion:
     def _gather(self, asked: Spill, labelled: Spill) -> None:
         """Puts all rows into buckets by their group, but for labelled ones of groups that nobody asks for."""
         total = self.query.height + (0 if self.support is None else self.support.height)
-        count = np.uint64(np.clip(total // FINE_ROWS, 1, MOST_BUCKETS))
-        wanted = np.zeros(0, dtype=np.uint64)
+        count = np.uint64(np.clip(max(min(total // FINE_ROWS, MANY_BUCKETS), total // BUCKET_ROWS), 1, MOST_BUCKETS))
+        wanted = Distinct()
         for first, frame in self.query.batches("gathering rows to predict"):
             if first == 0:
                 self._check_room(asked.folder.parent, frame, GROWTH)
             rows, places = pl.Series(ROW, np.arange(first, first + frame.height)), self._places(frame)
             asked.add(frame.with_columns(rows), (places % count).astype(np.int64))
-            wanted = np.union1d(wanted, places)
+            wanted.add(places)
+        those = wanted.sorted()
         for _, frame in () if self.support is None else self.support.batches("gathering labelled rows"):
             places = self._places(frame)
-            known = wanted[np.searchsorted(wanted, places).clip(max=len(wanted) - 1)] == places
+            known = those[np.searchsorted(those, places).clip(max=len(those) - 1)] == places
             labelled.add(frame.filter(pl.Series(known)), (places[known] % count).astype(np.int64))
 
     def _places(self, frame: pl.DataFrame) -> UInt64[np.ndarray, " n"]:
@@ -124,7 +126,7 @@ class LargeQuestion:
 
     def _restore(self, answers: Spill, parts: Path) -> None:
         """Writes answers in the order of the query."""
-        blocks = sorted(answers.sizes)
+        blocks = sorted(answers.rows)
         for done, number in enumerate(blocks):
             tell("putting rows in order", done, len(blocks))
             frame = answers.take(number)
@@ -148,6 +150,24 @@ class LargeQuestion:
         finally:
             partial.unlink(missing_ok=True)
         tell("writing predictions", 1, 1)
+
+
+class Distinct:
+    """Numbers of which each counts once, some more at a time."""
+
+    def __init__(self):
+        self.parts = [pl.Series(dtype=pl.UInt64)]
+        """The first has no number twice; the others wait until they are as many."""
+
+    def add(self, numbers: UInt64[np.ndarray, " n"]) -> None:
+        """Takes some more."""
+        self.parts.append(pl.Series(numbers, dtype=pl.UInt64).unique())
+        if sum(map(len, self.parts[1:])) > max(len(self.parts[0]), FINE_ROWS):
+            self.parts = [pl.concat(self.parts).unique()]
+
+    def sorted(self) -> UInt64[np.ndarray, " k"]:
+        """All of them, in order."""
+        return pl.concat(self.parts).unique().sort().to_numpy()
 
 
 def together(asked: Spill, labelled: Spill) -> Iterator[list[int]]:

@@ -1,4 +1,7 @@
-"""Rows put aside on disk in buckets, and taken back bucket by bucket, each in the order in which they came."""
+"""Rows put aside on disk in buckets, and taken back bucket by bucket, each in the order in which they came.
+
+A table in a bucket's file costs some tenths of a millisecond, however few its rows are. So rows wait in memory until
+there are many."""
 
 import io
 from collections.abc import Sequence
@@ -12,6 +15,7 @@ from jaxtyping import Int
 
 from stmaml.border.writing import writing
 
+WAITING_BYTES = 64 << 20
 OLDEST = pl.CompatLevel.oldest()  # text as one piece: a slice of the newer form drags the text of all rows along
 
 
@@ -24,10 +28,25 @@ class Spill:
     """The bytes of each table in a bucket's file."""
     rows: dict[int, int] = field(default_factory=dict)
     """The rows that each bucket has had."""
+    waiting: list[tuple[pl.DataFrame, Int[np.ndarray, " n"]]] = field(default_factory=list)
+    """Rows that are not written yet, and their buckets."""
 
     def add(self, frame: pl.DataFrame, bucket: Int[np.ndarray, " n"]) -> None:
         """Puts each row into its bucket."""
-        frame = frame.with_columns(cs.categorical().cast(pl.String))[np.argsort(bucket, kind="stable")]
+        for number, count in zip(*(array.tolist() for array in np.unique(bucket, return_counts=True)), strict=True):
+            self.rows[number] = self.rows.get(number, 0) + count
+        self.waiting.append((frame.with_columns(cs.categorical().cast(pl.String)), bucket))
+        if sum(frame.estimated_size() for frame, _ in self.waiting) >= WAITING_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        """Writes the rows that wait."""
+        if not self.waiting:
+            return
+        frames, buckets = zip(*self.waiting, strict=True)
+        self.waiting.clear()
+        bucket = np.concatenate(buckets)
+        frame = pl.concat(frames, how="vertical_relaxed")[np.argsort(bucket, kind="stable")]
         found = np.unique(np.sort(bucket), return_index=True, return_counts=True)
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +54,6 @@ class Spill:
                 self._append(number, frame.slice(first, count))
 
     def _append(self, number: int, frame: pl.DataFrame) -> None:
-        self.rows[number] = self.rows.get(number, 0) + frame.height
         content = io.BytesIO()
         frame.write_ipc_stream(content, compat_level=OLDEST)
         with self._path(number).open("ab") as file:
@@ -43,6 +61,7 @@ class Spill:
 
     def take(self, number: int) -> pl.DataFrame | None:
         """The rows of a bucket, which is then empty; None where there are none."""
+        self._write()
         if number not in self.sizes:
             return None
         parts = []
