@@ -92,6 +92,15 @@ def test_effects_of_classes_are_refused(stmaml, chosen):
     assert "effects are for numbers" in err
 
 
+@pytest.mark.parametrize("members", [("mixed", "bosting"), ("shares",)])
+def test_members_that_are_refused_leave_no_run_behind(stmaml, tmp_path, members):
+    words = ("--task", "Subject", "--target", "Reaction", "--run", tmp_path / "run", "--members", *members)
+    code, _, err = stmaml("fit", SLEEP, *words)
+    assert code == 2
+    assert f"'{members[-1]}'" in err
+    assert not (tmp_path / "run").exists()
+
+
 def test_fit_is_printed_for_people(sleep):
     _, out, err = sleep
     assert max(map(len, out.splitlines())) <= 100

@@ -20,6 +20,7 @@ from stmaml.pool.fitting import PoolStopped, fit_pool
 from stmaml.pool.meta import SMALL
 from stmaml.pool.on_disk import open_pool_on_disk
 from stmaml.pool.opening import PoolTable, open_pool_table
+from stmaml.pool.registry import members_named
 from stmaml.pool.store import PoolRun, PoolSettings
 from stmaml.runs import Run
 from stmaml.tables.benchmark import Config, TableConfig
@@ -39,6 +40,7 @@ def begin_pool(flags: Any, console: Console) -> tuple[Run, dict[str, Any]]:
         run.check_free("fit")
     settings = PoolSettings(flags.members, flags.config.sizes.shots, flags.minutes)
     table = _open(config, settings, flags.seed, console)
+    members_named(settings.members, table.rows)  # those that it refuses, before a run is made
     store = PoolRun(run)
     store.create(table.config, settings, flags.seed, force=flags.force)
     show_columns(table.schema, table.notes, console)

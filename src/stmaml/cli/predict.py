@@ -47,6 +47,10 @@ class Predict:
     """With --train: column that names the group of a row."""
     target: str | None = None
     """With --train: column to predict."""
+    drop: tuple[str, ...] = ()
+    """With --train: columns to leave out."""
+    missing: tuple[str, ...] = ()
+    """With --train: values that stand for a missing one, such as 9999.9, beside empty cells and NA."""
     order: str | None = None
     """With --train: column that orders the rows of a group; labelled rows are then the first ones."""
     steps: int = 0
@@ -168,8 +172,9 @@ def _check(flags: Predict) -> None:
     if flags.out is not None:
         writer_of(flags.out)
         _refuse_inputs(flags, flags.out)
-    if flags.steps and flags.train is None:
-        raise SettingError("--steps trains on a table that --train names; a run of 'stmaml fit' is trained already.")
+    for name in ("task", "target", "drop", "missing", "order", "steps"):
+        if getattr(flags, name) and flags.train is None:
+            raise SettingError(f"--{name} goes with --train; a run of 'stmaml fit' has settled it. Leave it out.")
     if flags.save_adapted is not None and flags.support is None:
         raise SettingError("--save-adapted needs labelled rows to adapt to; name them with --support.")
 
