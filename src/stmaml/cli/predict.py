@@ -67,7 +67,7 @@ class Predict:
     suggest: int = 0
     """Rank this many rows of each group by how much their labels would reduce the uncertainty."""
     save_adapted: Path | None = None
-    """Folder for one file a group, which predicts later without its labelled rows."""
+    """Folder for one file a group, which predicts later without its labelled rows; for runs of a single method."""
     delimiter: str | None = None
     """What separates the columns of CSV files; found out if not given."""
     sheet: str | None = None
