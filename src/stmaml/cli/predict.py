@@ -22,11 +22,12 @@ from stmaml.errors import SettingError, at_least
 from stmaml.pool.store import PoolRun, is_pool
 from stmaml.runs import Run, write_bytes
 from stmaml.tables.adapted import DEFAULT_LEVELS, Answer, load_adapted
+from stmaml.tables.formats import TYPED_ENDINGS
 from stmaml.tables.model import load_model
 from stmaml.tables.parts import Reading
 from stmaml.tables.reading import read_table
 from stmaml.tables.schema import Schema
-from stmaml.tables.writing import as_csv, check_writable, form_of, writer_of
+from stmaml.tables.writing import as_csv, check_writable, form_of, with_numbers, writer_of
 
 NAME_BYTES = 120  # of a group's name in that of its file, which may have 255 with what is added while it is written
 
@@ -71,7 +72,7 @@ class Predict:
     suggest: int = 0
     """Rank this many rows of each group by how much their labels would reduce the uncertainty."""
     save_adapted: Path | None = None
-    """Folder for one file a group, which predicts later without its labelled rows."""
+    """Folder for one file a group, which predicts later without its labelled rows; for runs of a single method."""
     delimiter: str | None = None
     """What separates the columns of CSV files; found out if not given."""
     sheet: str | None = None
@@ -97,7 +98,7 @@ def main(arguments: list[str]) -> None:
     if flags.out is None and not flags.json and sys.stdout.isatty():
         show_predictions(answer.frame, schema, _levels(flags), people_console())
     else:
-        _write(flags, answer)
+        _write(flags, schema, answer)
 
 
 def _answer(flags: Predict) -> tuple[Schema, Answer]:
@@ -216,8 +217,10 @@ def _form(flags: Predict) -> str:
     return form_of(flags.out) if flags.out is not None else "JSON" if flags.json else "CSV"
 
 
-def _write(flags: Predict, answer: Answer) -> None:
+def _write(flags: Predict, schema: Schema, answer: Answer) -> None:
     frame = answer.frame
+    if _form(flags) != "CSV" and not flags.query.name.lower().endswith(TYPED_ENDINGS):
+        frame = with_numbers(frame, schema)
     if flags.out is None:
         text = frame.write_ndjson() if flags.json else as_csv(frame)
         sys.stdout.write(text)
