@@ -14,7 +14,7 @@ from stmaml.cli import fail
 from stmaml.cli.progress import showing
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.compiled import free_programs, run_in_one_thread
-from stmaml.errors import SettingError
+from stmaml.errors import SettingError, above
 from stmaml.locks import locked
 from stmaml.pool.fitting import PoolStopped, fit_pool
 from stmaml.pool.meta import SMALL
@@ -33,7 +33,7 @@ USUAL = {"steps": None, "preset": "default", "linear": True, "noise_model": "pre
 
 def begin_pool(flags: Any, console: Console) -> tuple[Run, dict[str, Any]]:
     """A new run folder with a pool in it, and what its scores say."""
-    _refuse_others(flags)
+    _check(flags)
     config = table_of(flags)
     run = Run(flags.run or usual_folder(flags.files, flags.config))
     if not flags.force:
@@ -69,11 +69,12 @@ def usual_folder(files: tuple[Path, ...], config: TableConfig) -> Path:
     return Path("runs") / f"{files[0].name.split('.')[0]}-{config.target}"
 
 
-def _refuse_others(flags: Any) -> None:
+def _check(flags: Any) -> None:
     for name, usual in USUAL.items():
         if getattr(flags, name) != usual:
             flag = name.replace("_", "-")
             raise SettingError(f"--{flag} is for a single method; name it with --method, or leave --{flag} out.")
+    above(0, minutes=flags.minutes)
 
 
 def _open(config: Config, settings: PoolSettings, seed: int, console: Console) -> PoolTable:
