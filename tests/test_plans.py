@@ -50,6 +50,13 @@ def test_a_plan_counts_tasks_and_says_what_is_missing(stmaml):
     assert (table.here, table.blocked) == (False, False)
 
 
+@pytest.mark.parametrize("words", [("regression2d", "--plan"), ("--plan", "regression2d")])
+def test_a_plan_of_one_table_is_said_to_go_with_all(stmaml, words):
+    code, out, err = stmaml("reproduce", *words)
+    assert (code, out) == (2, "")
+    assert "--plan goes with 'all'. 'stmaml reproduce all --plan' says what each table takes" in err
+
+
 def test_runs_of_this_machine_tell_its_speed(tmp_path):
     run = tmp_path / "runs" / "one"
     run.mkdir(parents=True)

@@ -47,6 +47,8 @@ def main(arguments: list[str]) -> None:
         sys.exit(0 if {"-h", "--help"} & set(arguments) else 2)
     name = arguments[0]
     check_name("benchmark", name, (*BENCHMARKS, ALL))
+    if "--plan" in arguments:  # rows, seeds and steps of its own would make another plan
+        fail("--plan goes with 'all'. 'stmaml reproduce all --plan' says what each table takes, and begins nothing.")
     told = f"Train and evaluate every method of the paper's table for {name}."
     flags: Any = parse(_flags_for(name), arguments, "stmaml reproduce", description=told)
     at_least(1, seeds=flags.seeds, samples=flags.samples)
