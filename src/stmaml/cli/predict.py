@@ -220,7 +220,7 @@ def _form(flags: Predict) -> str:
 def _write(flags: Predict, schema: Schema, answer: Answer) -> None:
     frame = answer.frame
     if _form(flags) != "CSV" and not flags.query.name.lower().endswith(TYPED_ENDINGS):
-        frame = with_numbers(frame, schema)
+        frame = with_numbers(frame, schema.task, schema.numbers)
     if flags.out is None:
         text = frame.write_ndjson() if flags.json else as_csv(frame)
         sys.stdout.write(text)

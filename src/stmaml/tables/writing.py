@@ -2,7 +2,7 @@
 
 import gzip
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +11,6 @@ import polars.selectors as cs
 from stmaml.errors import SettingError, SourceError
 from stmaml.tables.cells import as_written_numbers
 from stmaml.tables.formats import need_extra
-from stmaml.tables.schema import Schema
 
 DIGITS = 7  # of single precision, in which all is computed
 EXCEL_ROWS = 2**20 - 1  # below the header
@@ -49,14 +48,15 @@ def check_writable(query: pl.DataFrame, form: str) -> None:
         )
 
 
-def with_numbers(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+def with_numbers(frame: pl.DataFrame, task: str, numbers: Collection[str]) -> pl.DataFrame:
     """Predictions with numbers in those columns of the query that hold them, where it was read as text.
 
-    Names of groups stay text, and so do all columns of a query that knows its types."""
+    The names of groups, in the column `task`, stay text, and so do all columns of a query that knows its types.
+    `numbers` are columns that are known to hold numbers."""
     own = frame.columns[: frame.columns.index("prediction")]
     if any(frame.schema[name] != pl.String for name in own):
         return frame
-    found = [as_written_numbers(frame[name], known=name in schema.numbers) for name in own if name != schema.task]
+    found = [as_written_numbers(frame[name], known=name in numbers) for name in own if name != task]
     return frame.with_columns(found)
 
 
