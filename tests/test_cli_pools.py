@@ -75,6 +75,15 @@ def test_effects_are_those_of_lme4(stmaml, sleep):
     np.testing.assert_allclose([first["level error"], first["Days error"]], (12.07, 2.305), rtol=2e-3)
 
 
+@pytest.mark.parametrize("minutes", ["-1", "0"])
+def test_a_pool_without_time_is_refused_before_anything_is_read(stmaml, tmp_path, minutes):
+    words = ("--task", "Subject", "--target", "Reaction", *MEMBERS, "--run", tmp_path / "run", "--minutes", minutes)
+    code, _, err = stmaml("fit", tmp_path / "absent.csv", *words)
+    assert code == 2
+    assert err == f"stmaml: --minutes must be above 0; got {float(minutes)}.\n"
+    assert not (tmp_path / "run").exists()
+
+
 def test_effects_in_words_and_in_a_file(stmaml, sleep, tmp_path):
     code, out, _ = stmaml("effects", sleep[0], "--out", tmp_path / "groups.csv")
     flat = " ".join(out.split())
@@ -90,6 +99,15 @@ def test_effects_of_classes_are_refused(stmaml, chosen):
     assert code == 2
     assert one_line(err)
     assert "effects are for numbers" in err
+
+
+@pytest.mark.parametrize("members", [("mixed", "bosting"), ("shares",)])
+def test_members_that_are_refused_leave_no_run_behind(stmaml, tmp_path, members):
+    words = ("--task", "Subject", "--target", "Reaction", "--run", tmp_path / "run", "--members", *members)
+    code, _, err = stmaml("fit", SLEEP, *words)
+    assert code == 2
+    assert f"'{members[-1]}'" in err
+    assert not (tmp_path / "run").exists()
 
 
 def test_fit_is_printed_for_people(sleep):

@@ -380,6 +380,30 @@ def test_predictions_are_written_in_the_format_of_their_name(stmaml, fitted, new
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
+@pytest.mark.parametrize("ending", ["parquet", "feather", "jsonl", "xlsx"])
+def test_numbers_of_a_csv_query_are_numbers_in_formats_with_types(stmaml, fitted, new, tmp_path, ending):
+    if ending == "xlsx":
+        pytest.importorskip("fastexcel")
+        pytest.importorskip("xlsxwriter")
+    query, out = tmp_path / "typed.csv", tmp_path / f"p.{ending}"
+    asked = pl.read_csv(new[1], infer_schema=False).with_columns(
+        x=pl.Series(["0.50", "1"] * 12), code=pl.lit("007"), price=pl.Series(["1.5", "2"] * 12)
+    )
+    asked.write_csv(query)
+    assert stmaml("predict", fitted, "--query", query, "--out", out)[0] == 0
+    written = read_table([out])
+    assert written.schema["id"].is_integer()
+    assert written["x"].to_list() == [0.5, 1.0] * 12
+    assert written["price"].to_list() == [1.5, 2.0] * 12
+    for name in ("shop", "code", "day"):
+        assert written[name].to_list() == asked[name].to_list()
+    asked.write_parquet(tmp_path / "typed.parquet")
+    assert stmaml("predict", fitted, "--query", tmp_path / "typed.parquet", "--out", out)[0] == 0
+    assert read_table([out])["x"].to_list() == asked["x"].to_list()
+    assert stmaml("predict", fitted, "--query", query, "--out", tmp_path / "p.csv")[0] == 0
+    assert read_table([tmp_path / "p.csv"]).select(asked.columns).equals(asked)
+
+
 def test_adapted_groups_are_files_that_predict_alone(stmaml, fitted, new, tmp_path):
     support, query = new
     words = ("--support", support, "--query", query, "--out", tmp_path / "p.csv", "--save-adapted", tmp_path / "kept")

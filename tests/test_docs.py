@@ -125,6 +125,15 @@ def test_code_on_a_page_imports_only_what_exists(page):
                 assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
+@every_page
+def test_a_page_adapts_single_groups_with_a_run_of_one_method(page):
+    lines = page.read_text().splitlines()
+    for number, line in enumerate(lines):
+        if found := re.match(r" +stmaml predict (\S+) .*--save-adapted", line):
+            fits = [fit for fit in lines[:number] if re.match(r" +stmaml fit .*--method \S+", fit)]
+            assert any(fit.endswith(f"--run {found[1]}") for fit in fits), line
+
+
 @pytest.fixture
 def module(tmp_path, monkeypatch) -> Callable[[str, str], ModuleType]:
     """A module of the block of CONTRIBUTING.md that begins with these words, as the page has it put into a file."""

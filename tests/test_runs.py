@@ -180,6 +180,19 @@ def test_a_file_cut_short_is_named(run):
         run.load_learner(zeros_like_tree())
 
 
+@pytest.mark.parametrize("read", [runs.read_json, runs.read_npz])
+def test_a_file_that_may_not_be_read_is_not_to_be_restored(read, tmp_path, monkeypatch):
+    path = tmp_path / "pool.json"
+    path.write_text("{}")
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(RunError, match=r"pool.json may not be read: permission denied. Change its permissions"):
+        read(path)
+
+
 def test_weights_of_another_size_name_the_leaf(run):
     run.save_learner(TREE)
     like = {**zeros_like_tree(), "weight": jnp.zeros((2, 4))}

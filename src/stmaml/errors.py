@@ -27,6 +27,11 @@ class RunError(StmamlError):
     """A run folder that cannot be read or written."""
 
 
+def forbidden(what: object) -> str:
+    """What to say of a file or folder that the system does not let be read."""
+    return f"{what} may not be read: permission denied. Change its permissions, or have its owner change them."
+
+
 def at_least(least: int | float, **settings: int | float | None) -> None:
     """Refuses settings below `least`, and those that are no finite number; None is a setting left alone."""
     _refuse_unless(lambda value: value >= least, f"at least {least:g}", settings)

@@ -15,7 +15,7 @@ from stmaml.border.arrays import DAMAGE, pack_arrays, unpack_arrays
 from stmaml.border.files import read_file
 from stmaml.border.json_text import MOST_BYTES, parse_json
 from stmaml.border.writing import write_bytes, write_json
-from stmaml.errors import RunError
+from stmaml.errors import RunError, forbidden
 from stmaml.legacy.settings import plain_names
 
 SEAL = "digest"
@@ -27,6 +27,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file."""
     try:
         content = parse_json(read_file(path, MOST_BYTES))
+    except PermissionError as error:
+        raise RunError(forbidden(path)) from error
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({why(error)}). Restore it from a copy, or train again.") from error
     if not isinstance(content, dict):
@@ -139,6 +141,8 @@ def read_npz(path: Path, *, sealed: bool = False) -> dict[str, np.ndarray]:
         return unpack_arrays(path, sealed=sealed)
     except FileNotFoundError as error:
         raise RunError(f"{path} is missing. Restore it from a copy, or train or evaluate again.") from error
+    except PermissionError as error:
+        raise RunError(forbidden(path)) from error
     except DAMAGE as error:
         raise RunError(f"{path} is damaged or cut short ({why(error)}). {MEND}") from error
 

@@ -207,6 +207,23 @@ def test_known_groups_answer_from_their_rows_and_new_ones_do_not():
     assert "3 rows were known already" in notes[-1]
 
 
+def test_rows_that_are_known_twice_stay_and_those_that_come_again_count_once():
+    frame = lines()
+    frame = pl.concat([frame, frame.head(4)])  # four rows stand twice in the training table
+    model = fitting.fit_pool(opened(frame), MEMBERS).model
+    notes: list[str] = []
+    new = pl.DataFrame({"g": ["stranger"] * 2, "x": [0.0, 0.0], "y": [2.0, 2.0]})
+    longer = model.with_rows(pl.concat([new, frame.head(2)]), notes)
+    assert longer.known.height == frame.height + 2
+    assert "2 rows were known already" in notes[-1]
+    asked = pl.DataFrame({"g": ["g3", "stranger"], "x": [0.5, 0.5]})
+    told = pl.concat([frame.filter(pl.col("g") == "g3"), new])
+    plain, again = longer.predict(asked), longer.predict(asked, told)
+    assert again.frame["shots"].to_list() == plain.frame["shots"].to_list() == [6, 2]
+    assert again.frame["q95"].to_list() == plain.frame["q95"].to_list()
+    assert any("8 labelled rows were known already" in note for note in again.notes)
+
+
 def test_asked_labels_do_not_matter():
     frame = lines()
     model = fitting.fit_pool(opened(frame), MEMBERS).model

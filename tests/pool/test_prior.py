@@ -183,13 +183,29 @@ def test_a_table_predicts_without_a_fit(stmaml, shipped, tmp_path):
         (["--query", "q.csv"], "needs the folder of a run"),
         (["--query", "q.csv", "--train", "t.csv", "--target", "y"], "--task is missing"),
         (["run", "--query", "q.csv", "--train", "t.csv"], "Leave one of them out"),
-        (["run", "--query", "q.csv", "--steps", "3"], "trained already"),
+        (["run", "--query", "q.csv", "--steps", "3"], "--steps goes with --train"),
+        (["run", "--query", "q.csv", "--order", "day"], "--order goes with --train"),
+        (["run", "--query", "q.csv", "--task", "shop"], "--task goes with --train"),
     ],
 )
 def test_what_does_not_go_together_is_a_sentence(stmaml, words: list[str], said: str):
     code, _, err = stmaml("predict", *words)
     assert code == 2
     assert said in " ".join(err.split())
+
+
+def test_columns_are_dropped_and_codes_are_missing_without_a_fit_too(stmaml, shipped, tmp_path):
+    train, new = (frame_of(part) for part in split(made_rows(12, 8), 10))
+    train = train.with_columns(leak=pl.col("sold") * 2, c0=pl.when(pl.col("c0") > 1).then(-999).otherwise("c0"))
+    for name, part in {"train": train, "ask": new}.items():
+        part.write_csv(tmp_path / f"{name}.csv")
+    words = ["--train", tmp_path / "train.csv", "--task", "shop", "--target", "sold", "--query", tmp_path / "ask.csv"]
+    code, _, err = stmaml("predict", *words, "--missing", "-999")
+    assert code == 2
+    assert "the query table lacks 'leak'" in " ".join(err.split())
+    code, _, err = stmaml("predict", *words, "--missing", "-999", "--drop", "leak")
+    assert code == 0
+    assert "-999" not in err
 
 
 def test_an_estimator_with_the_prior_needs_no_training(shipped):

@@ -3,6 +3,7 @@
 import datetime as dt
 import gzip
 import io
+import os
 import sys
 import tarfile
 import zipfile
@@ -286,3 +287,43 @@ def test_groups_keep_their_rows_in_order_and_leave_out_rows_without_key():
     assert [groups.rows(i).tolist() for i in range(3)] == [[0, 3, 6], [1, 5], [4]]
     assert groups.start.tolist() == [0, 3, 5]
     assert groups.index == {"b": 0, "a": 1, "c": 2}
+
+
+def refuse_to(monkeypatch, module: object, name: str, closed: Path) -> None:
+    """Has the system deny what is asked of one path, as it does to all but its owner."""
+    usual = getattr(module, name)
+
+    def refusing(path, *others, **how):
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return usual(path, *others, **how)
+
+    monkeypatch.setattr(module, name, refusing)
+
+
+@pytest.mark.parametrize("inner", ["", "closed"])
+def test_a_folder_that_may_not_be_listed_says_so(tmp_path, monkeypatch, inner):
+    (tmp_path / "closed").mkdir()
+    write(tmp_path / "a.csv", ROWS)
+    refuse_to(monkeypatch, os, "scandir", tmp_path / inner)
+    with pytest.raises(SourceError, match=r"may not be read: permission denied. Change its permissions") as error:
+        read_table([tmp_path])
+    assert str(error.value).startswith(f"the folder {tmp_path / inner} ")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.tar.gz", "a.xlsx"])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch, name):
+    if name.endswith("xlsx"):
+        pytest.importorskip("fastexcel")
+    closed = write(tmp_path / name, ROWS)
+    refuse_to(monkeypatch, Path, "open", closed)
+    refuse_to(monkeypatch, os, "open", closed)
+    with pytest.raises(SourceError, match=r"may not be read: permission denied. Change its permissions"):
+        read_table([closed])
+
+
+def test_a_parquet_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch):
+    closed = write(tmp_path / "a.parquet", ROWS)
+    refuse_to(monkeypatch, pl, "read_parquet_schema", closed)
+    with pytest.raises(SourceError, match=r"may not be read: permission denied. Change its permissions"):
+        read_table([closed])

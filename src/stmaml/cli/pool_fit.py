@@ -14,12 +14,13 @@ from stmaml.cli import fail
 from stmaml.cli.progress import showing
 from stmaml.cli.stopping import StopRequest, stop_requests
 from stmaml.compiled import free_programs, run_in_one_thread
-from stmaml.errors import SettingError
+from stmaml.errors import SettingError, above
 from stmaml.locks import locked
 from stmaml.pool.fitting import PoolStopped, fit_pool
 from stmaml.pool.meta import SMALL
 from stmaml.pool.on_disk import open_pool_on_disk
 from stmaml.pool.opening import PoolTable, open_pool_table
+from stmaml.pool.registry import members_named
 from stmaml.pool.store import PoolRun, PoolSettings
 from stmaml.runs import Run
 from stmaml.tables.benchmark import Config, TableConfig
@@ -32,13 +33,14 @@ USUAL = {"steps": None, "preset": "default", "linear": True, "noise_model": "pre
 
 def begin_pool(flags: Any, console: Console) -> tuple[Run, dict[str, Any]]:
     """A new run folder with a pool in it, and what its scores say."""
-    _refuse_others(flags)
+    _check(flags)
     config = table_of(flags)
     run = Run(flags.run or usual_folder(flags.files, flags.config))
     if not flags.force:
         run.check_free("fit")
     settings = PoolSettings(flags.members, flags.config.sizes.shots, flags.minutes)
     table = _open(config, settings, flags.seed, console)
+    members_named(settings.members, table.rows)  # those that it refuses, before a run is made
     store = PoolRun(run)
     store.create(table.config, settings, flags.seed, force=flags.force)
     show_columns(table.schema, table.notes, console)
@@ -67,11 +69,12 @@ def usual_folder(files: tuple[Path, ...], config: TableConfig) -> Path:
     return Path("runs") / f"{files[0].name.split('.')[0]}-{config.target}"
 
 
-def _refuse_others(flags: Any) -> None:
+def _check(flags: Any) -> None:
     for name, usual in USUAL.items():
         if getattr(flags, name) != usual:
             flag = name.replace("_", "-")
             raise SettingError(f"--{flag} is for a single method; name it with --method, or leave --{flag} out.")
+    above(0, minutes=flags.minutes)
 
 
 def _open(config: Config, settings: PoolSettings, seed: int, console: Console) -> PoolTable:

@@ -43,7 +43,9 @@ def _show_errors(result: dict[str, Any], main: str, name: str, console: Console)
         cells = [with_interval(result["scores"][shots][row][main]) for shots in counts]
         table.add_row(row, *cells, style="bold" if row == "pool" else None)
     console.print(table)
-    console.print(f"  means over {result['test_groups']:,} groups, ± the 95 % interval", style="dim")
+    console.print(
+        f"  means over {result['test_groups']:,} groups (those with rows enough), ± the 95 % interval", style="dim"
+    )
 
 
 def _show_weights(result: dict[str, Any], console: Console) -> None:

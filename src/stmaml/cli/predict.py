@@ -22,11 +22,12 @@ from stmaml.errors import SettingError, at_least
 from stmaml.pool.store import PoolRun, is_pool
 from stmaml.runs import Run, write_bytes
 from stmaml.tables.adapted import DEFAULT_LEVELS, Answer, load_adapted
+from stmaml.tables.formats import TYPED_ENDINGS
 from stmaml.tables.model import load_model
 from stmaml.tables.parts import Reading
 from stmaml.tables.reading import read_table
 from stmaml.tables.schema import Schema
-from stmaml.tables.writing import as_csv, check_writable, form_of, writer_of
+from stmaml.tables.writing import as_csv, check_writable, form_of, with_numbers, writer_of
 
 NAME_BYTES = 120  # of a group's name in that of its file, which may have 255 with what is added while it is written
 
@@ -47,6 +48,10 @@ class Predict:
     """With --train: column that names the group of a row."""
     target: str | None = None
     """With --train: column to predict."""
+    drop: tuple[str, ...] = ()
+    """With --train: columns to leave out."""
+    missing: tuple[str, ...] = ()
+    """With --train: values that stand for a missing one, such as 9999.9, beside empty cells and NA."""
     order: str | None = None
     """With --train: column that orders the rows of a group; labelled rows are then the first ones."""
     steps: int = 0
@@ -67,7 +72,7 @@ class Predict:
     suggest: int = 0
     """Rank this many rows of each group by how much their labels would reduce the uncertainty."""
     save_adapted: Path | None = None
-    """Folder for one file a group, which predicts later without its labelled rows."""
+    """Folder for one file a group, which predicts later without its labelled rows; for runs of a single method."""
     delimiter: str | None = None
     """What separates the columns of CSV files; found out if not given."""
     sheet: str | None = None
@@ -93,7 +98,7 @@ def main(arguments: list[str]) -> None:
     if flags.out is None and not flags.json and sys.stdout.isatty():
         show_predictions(answer.frame, schema, _levels(flags), people_console())
     else:
-        _write(flags, answer)
+        _write(flags, schema, answer)
 
 
 def _answer(flags: Predict) -> tuple[Schema, Answer]:
@@ -168,8 +173,9 @@ def _check(flags: Predict) -> None:
     if flags.out is not None:
         writer_of(flags.out)
         _refuse_inputs(flags, flags.out)
-    if flags.steps and flags.train is None:
-        raise SettingError("--steps trains on a table that --train names; a run of 'stmaml fit' is trained already.")
+    for name in ("task", "target", "drop", "missing", "order", "steps"):
+        if getattr(flags, name) and flags.train is None:
+            raise SettingError(f"--{name} goes with --train; a run of 'stmaml fit' has settled it. Leave it out.")
     if flags.save_adapted is not None and flags.support is None:
         raise SettingError("--save-adapted needs labelled rows to adapt to; name them with --support.")
 
@@ -211,8 +217,10 @@ def _form(flags: Predict) -> str:
     return form_of(flags.out) if flags.out is not None else "JSON" if flags.json else "CSV"
 
 
-def _write(flags: Predict, answer: Answer) -> None:
+def _write(flags: Predict, schema: Schema, answer: Answer) -> None:
     frame = answer.frame
+    if _form(flags) != "CSV" and not flags.query.name.lower().endswith(TYPED_ENDINGS):
+        frame = with_numbers(frame, schema)
     if flags.out is None:
         text = frame.write_ndjson() if flags.json else as_csv(frame)
         sys.stdout.write(text)

@@ -26,7 +26,8 @@ MOST_CALIBRATED = 2_000  # rows of groups that are held out in turn: more make i
 def answer_of_table(flags: Any, levels: tuple[float, ...], form: str) -> tuple[Schema, Answer]:
     """Predictions from a training table and no training; intervals are calibrated on its own groups, held out."""
     _check(flags)
-    config = Config(TableConfig(flags.task, flags.target, order=flags.order), (str(flags.train),), flags.delimiter)
+    wanted = TableConfig(flags.task, flags.target, drop=flags.drop, missing=flags.missing, order=flags.order)
+    config = Config(wanted, (str(flags.train),), flags.delimiter)
     config.table.check()
     reading = Reading(flags.delimiter, config.table.columns, sheet=flags.sheet)
     frame = read_table([flags.train], reading)
@@ -34,9 +35,12 @@ def answer_of_table(flags: Any, levels: tuple[float, ...], form: str) -> tuple[S
     query = read_table([flags.query], replace(reading, known=tuple(frame.columns)))
     check_writable(query, form)
     table = open_pool_table(_enough(frame, query, flags.task), config, seed=flags.seed)
-    model = fit_pool(table, PoolSettings((NAME,), steps=flags.steps)).model
-    known = replace(reading, known=model.schema.names, may_be_empty=True)
+    known = replace(reading, known=table.schema.names, may_be_empty=True)
     support = None if flags.support is None else read_table([flags.support], known)
+    for name, one in {"support": support, "query": query}.items():  # what they lack is said before the work
+        if one is not None and not one.is_empty():
+            table.schema.encode(one.head(1), f"the {name} table")
+    model = fit_pool(table, PoolSettings((NAME,), steps=flags.steps)).model
     answer = model.predict(
         query,
         support,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from stmaml.border.files import RATIO, SMALL_BYTES, Readable, open_file, read_pieces
-from stmaml.errors import SourceError
+from stmaml.errors import SourceError, forbidden
 
 BROKEN = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError)
 BROKEN = (*BROKEN, ValueError, KeyError, IndexError, OverflowError, MemoryError)
@@ -60,6 +60,8 @@ def members(
         if str(archive) in str(fault):
             raise
         raise SourceError(f"{archive} is not read beyond {last}: it holds {fault}. Pack it again without.") from None
+    except PermissionError:
+        raise SourceError(forbidden(archive)) from None
     except BROKEN as fault:
         why = str(fault).partition("\n")[0][:200] or type(fault).__name__
         raise SourceError(

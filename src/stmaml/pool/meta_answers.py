@@ -21,6 +21,7 @@ from stmaml.tasks import Examples
 
 SUPPORT_SIZES = (16, 64, 256)
 QUERY_SIZES = (8, 32, 256)
+FEW_SIZES = (64, 256)  # where one call answers all tasks: most questions then need the same program
 FINE_SIZES = (8, 32, 64, 128, 256)
 MANY = 20_000  # asked rows, from which on it pays to compile programs for more sizes
 AT_ONCE = 16
@@ -74,7 +75,8 @@ def forecast(
 
 
 def _items(tasks: Tasks) -> list[Item]:
-    items, place, sizes = [], 0, FINE_SIZES if len(tasks.asked) >= MANY else QUERY_SIZES
+    few = FEW_SIZES if len(tasks) <= AT_ONCE else QUERY_SIZES
+    items, place, sizes = [], 0, FINE_SIZES if len(tasks.asked) >= MANY else few
     for task, (support, query) in enumerate(zip(tasks.support, tasks.query, strict=True)):
         labelled = support[np.isfinite(tasks.rows.y[support])]
         if len(labelled) > SUPPORT_SIZES[-1]:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from stmaml.pool.base import Fitted, Forecast, GroupedRows, Tasks
 from stmaml.pool.guarantee import HIGH, LOW, Reaches, ends_at, notes_on, reach_of, usable
 from stmaml.pool.pooling import Pooling
-from stmaml.pool.rows import Factors, columns_of, grouped_rows, in_order, nested
+from stmaml.pool.rows import Factors, columns_of, grouped_rows, in_order, is_fresh, nested
 from stmaml.pool.suggesting import suggested
 from stmaml.pool.usual import Usual, in_words, surprise_of
 from stmaml.progress import tell
@@ -116,16 +116,15 @@ class PoolModel:
         keys = group_keys_of(self.schema, frame, "new", notes)
         labelled_rows(self.schema, frame, keys, notes)
         kept = frame.filter(keys.is_not_null()).select(name for name in self.known.columns if name in frame.columns)
-        both = pl.concat([self.known.cast(pl.String), kept.cast(pl.String)], how="diagonal")
-        distinct = both.unique(maintain_order=True)
-        if (twice := both.height - distinct.height) > 0:
+        fresh = kept.filter(is_fresh(kept, self.known))
+        if (twice := kept.height - fresh.height) > 0:
             notes.append(f"{twice} rows were known already, to the last cell, and are not added again")
-        return replace(self, known=distinct)
+        return replace(self, known=pl.concat([self.known.cast(pl.String), fresh.cast(pl.String)], how="diagonal"))
 
     def _matched(self, query: pl.DataFrame, support: pl.DataFrame | None, notes: list[str]) -> "_Asked":
         table = self.config.table
         query = nested(query, table)
-        support = None if support is None else in_order(nested(support, table), table)
+        support = None if support is None else self._counted_once(in_order(nested(support, table), table), query, notes)
         labelled, keys = match(self.schema, query, support, notes)
         query, keys = query.filter(keys.is_not_null()), keys.drop_nulls()
         groups = group_rows(keys)
@@ -145,6 +144,15 @@ class PoolModel:
             for name in groups.names
         ]
         return _Asked(query, rows, groups, [_thinned(part) for part in support_of], count, len(known))
+
+    def _counted_once(self, support: pl.DataFrame, query: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
+        """The labelled rows without those that are known: they speak for their group already."""
+        if any(self.schema.task not in one.columns for one in (support, query)):
+            return support  # its rows say which group is meant
+        fresh = support.filter(is_fresh(support, self.known))
+        if (twice := support.height - fresh.height) > 0:
+            notes.append(f"{twice} labelled rows were known already, to the last cell, and count once")
+        return fresh
 
     def _known_groups(self, groups: Groups) -> list[str]:
         """Groups that are asked for and were known before, in the order of their rows."""

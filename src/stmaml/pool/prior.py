@@ -14,6 +14,7 @@ from stmaml.pool.base import Arrays, Draw, Fitted, Forecast, GroupedRows, Tasks
 from stmaml.prior.learner import Learner, Memory
 from stmaml.prior.reading import (
     AT_ONCE,
+    FEW,
     MOST_CLASSES,
     MOST_COLUMNS,
     MOST_ROWS,
@@ -57,15 +58,16 @@ class FittedPrior:
         """Mean and variances, or class probabilities."""
         total, classes = len(tasks.asked), self.kept.num_classes
         found = Forecast(np.zeros((total, classes) if classes else total), np.zeros(total), np.zeros(total))
+        at_once = FEW if len(tasks) <= FEW else AT_ONCE
         asked = questions(tasks.support, tasks.query, tasks.rows.y)
         for slots in sorted({one.slots for one in asked}):
             alike = [one for one in asked if one.slots == slots]
-            for first in range(0, len(alike), AT_ONCE):
-                self._fill(tasks.rows, alike[first : first + AT_ONCE], found)
+            for first in range(0, len(alike), at_once):
+                self._fill(tasks.rows, alike[first : first + at_once], found, at_once)
         return found
 
-    def _fill(self, rows: GroupedRows, some: list[Question], found: Forecast) -> None:
-        mean, variance, task, odds = respond(self.learner, self.memory, self.kept, rows.x, rows.y, some)
+    def _fill(self, rows: GroupedRows, some: list[Question], found: Forecast, at_once: int) -> None:
+        mean, variance, task, odds = respond(self.learner, self.memory, self.kept, rows.x, rows.y, some, at_once)
         for i, one in enumerate(some):
             mine = slice(len(one.labelled), len(one.labelled) + len(one.asked))
             there = slice(one.place, one.place + len(one.asked))

@@ -108,3 +108,18 @@ def grouped_rows(
     y = scaled_targets(schema, frame) if labelled else np.full(frame.height, np.nan)
     levels = factors.places(frame, schema.missing)
     return GroupedRows(x.astype(float), y, group, levels, columns_of(schema), len(schema.target.classes))
+
+
+def is_fresh(frame: pl.DataFrame, known: pl.DataFrame) -> pl.Series:
+    """Which rows are not among those known, to the last cell of what is known."""
+    if known.is_empty():
+        return pl.repeat(True, frame.height, eager=True)
+    old, new = (_as_text(one, known.columns) for one in (known, frame))
+    places = new.with_row_index("").join(old, on=known.columns, how="anti")[""]
+    return pl.int_range(frame.height, eager=True).is_in(places.cast(pl.Int64).implode())
+
+
+def _as_text(frame: pl.DataFrame, names: list[str]) -> pl.DataFrame:
+    """These columns as text; a cell that is missing, or of a column that is, is empty."""
+    full = frame.with_columns(pl.lit("").alias(name) for name in names if name not in frame.columns)
+    return full.select(pl.col(name).cast(pl.String).fill_null("") for name in names)

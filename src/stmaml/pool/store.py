@@ -11,7 +11,7 @@ import polars as pl
 
 from stmaml.border.run_content import check_pool_result
 from stmaml.border.shapes import check_arrays
-from stmaml.errors import RunError
+from stmaml.errors import RunError, forbidden
 from stmaml.locks import check_unlocked
 from stmaml.pool.averaging import restored
 from stmaml.pool.base import Arrays, Fitted, Forecast
@@ -177,6 +177,8 @@ class PoolRun:
         """The labelled rows of known groups."""
         try:
             return pl.read_parquet(self.known_path)
+        except PermissionError as error:
+            raise RunError(forbidden(self.known_path)) from error
         except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise RunError(f"{self.known_path} cannot be read ({error}). Restore it, or fit again.") from error
 

@@ -21,6 +21,7 @@ FEWEST_SLOTS, MOST_SLOTS = 12, 64
 AT_ONCE, ASKED = 16, 64
 COLUMN_SIZES = (4, 8, 16, MOST_COLUMNS)
 SLOT_SIZES = (16, 32, 64, 128)  # of questions: few, since each has a program of its own
+FEW, FEW_SLOTS = 4, (64, 128)  # tasks that are asked together, and their sizes: most then need one program
 KEPT_SLOTS = (4, 8, 12, 16, 24, 32, 48, 64)
 GROUP_SIZES = (16, 32, 48, 64, 96, 128, 192, 256)
 ROW_SIZES = (128, 256, MOST_ROWS)
@@ -178,23 +179,20 @@ class Question:
     labelled: Int[np.ndarray, " k"]
     asked: Int[np.ndarray, " q"]
     place: int
-
-    @property
-    def slots(self) -> int:
-        """What it is padded to."""
-        return fitting(len(self.labelled) + len(self.asked), SLOT_SIZES)
+    slots: int
+    """What it is padded to."""
 
 
 def questions(
     support: tuple[Int[np.ndarray, " _"], ...], query: tuple[Int[np.ndarray, " _"], ...], y: Float[np.ndarray, " n"]
 ) -> list[Question]:
     """Tasks in parts of a size that is answered at once."""
-    found, place = [], 0
+    found, place, sizes = [], 0, FEW_SLOTS if len(query) <= FEW else SLOT_SIZES
     for known, asked in zip(support, query, strict=True):
         labelled = _evenly(known[np.isfinite(y[known])], MOST_LABELLED)
         for first in range(0, len(asked), ASKED):
             some = asked[first : first + ASKED]
-            found.append(Question(labelled, some, place))
+            found.append(Question(labelled, some, place, fitting(len(labelled) + len(some), sizes)))
             place += len(some)
     return found
 
@@ -206,13 +204,14 @@ def respond(
     x: Float[np.ndarray, "n d"],
     y: Float[np.ndarray, " n"],
     some: list[Question],
+    at_once: int = AT_ONCE,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Expected target, its variance, that of the group's part, and log-odds, by class, question and row. All questions
-    must be of one size."""
+    must be of one size, and at most `at_once`."""
     slots, width = some[0].slots, memory.about.column.shape[1]
     tables = len(kept.asked_classes) if kept.num_classes else 1
-    inputs = np.zeros((tables, AT_ONCE, slots, width), dtype=np.float32)
-    targets, labelled = np.zeros((2, tables, AT_ONCE, slots), dtype=np.float32)
+    inputs = np.zeros((tables, at_once, slots, width), dtype=np.float32)
+    targets, labelled = np.zeros((2, tables, at_once, slots), dtype=np.float32)
     for i, one in enumerate(some):
         count, total = len(one.labelled), len(one.labelled) + len(one.asked)
         rows = np.concatenate([one.labelled, one.asked])

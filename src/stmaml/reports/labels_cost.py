@@ -2,7 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
 
 from stmaml.numbers import plain, share
 from stmaml.pool.scoring import POOL, Scored
@@ -11,9 +15,9 @@ from stmaml.reports.content import Block, Cell, Figure, Part, Table, Text, amoun
 ENOUGH = 0.8  # of all that the most labelled rows bring: what is named as a good number of them
 
 
-def cost_sentence(result: Mapping[str, Any]) -> str:
+def cost_sentence(result: Mapping[str, Any], scored: Sequence[Scored]) -> str:
     """`5 labelled rows take the error from 60 to 28`; empty where a single number of rows was tried."""
-    found = _by_rows(result)
+    found = _by_rows(in_same_groups(scored))
     if len(found) < 2:
         return ""
     (none, before), *others = found.items()
@@ -41,28 +45,37 @@ def _said(result: Mapping[str, Any], value: float) -> str:
     return share(value) if result["kind"] == "class" else plain(value)
 
 
-def _by_rows(result: Mapping[str, Any]) -> dict[int, float]:
+def in_same_groups(scored: Sequence[Scored]) -> list[Scored]:
+    """Scores of the groups that have rows enough for every number of labelled ones: else other groups would be
+    compared, not other numbers of rows."""
+    same = reduce(np.intersect1d, [one.groups for one in scored])
+    return [_of_groups(one, np.isin(one.groups, same)) for one in scored] if len(same) else list(scored)
+
+
+def _of_groups(one: Scored, chosen: Bool[np.ndarray, " g"]) -> Scored:
+    rows = {row: {name: values[chosen] for name, values in each.items()} for row, each in one.rows.items()}
+    return Scored(one.shots, one.groups[chosen], rows, {name: values[chosen] for name, values in one.held.items()})
+
+
+def _by_rows(scored: Sequence[Scored]) -> dict[int, float]:
     """The pool's typical error (the root of the mean squared one), or its share of right answers."""
-    scores = {int(shots): each[POOL] for shots, each in result["scores"].items()}
-    if result["kind"] == "class":
-        return {shots: each["accuracy"]["mean"] for shots, each in scores.items()}
-    return {shots: math.sqrt(max(each["mse"]["mean"], 0.0)) for shots, each in scores.items()}
+    own = {one.shots: one.rows[POOL] for one in scored}
+    if "accuracy" in scored[0].rows[POOL]:
+        return {shots: float(each["accuracy"].mean()) for shots, each in own.items()}
+    return {shots: math.sqrt(each["mse"].mean()) for shots, each in own.items()}
 
 
 def cost_part(result: Mapping[str, Any], scored: Sequence[Scored], figure: Figure | None) -> Part:
     """The error against labelled rows, beside every other model."""
-    found = _by_rows(result)
+    scored = in_same_groups(scored)
+    found = _by_rows(scored)
     first = next(iter(found.values()))
     rows = [
-        {
-            "labelled rows": count(shots),
-            **_value(result, value, first),
-            **_width(next(one for one in scored if one.shots == shots)),
-        }
-        for shots, value in found.items()
+        {"labelled rows": count(one.shots), **_value(result, found[one.shots], first), **_width(one)} for one in scored
     ]
     table = Table(tuple(rows[0]), tuple(rows), "What labelled rows bring")
-    said = "What the pool makes of a new group, by the labelled rows that it brings along:"
+    groups = f"{len(scored[0].groups):,} groups that have rows enough for all of these"
+    said = f"What the pool makes of a new group, by the labelled rows that it brings along (means over {groups}):"
     blocks: list[Block] = [Text(said), table]
     if figure is not None:
         blocks.append(figure)

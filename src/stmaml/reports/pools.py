@@ -46,7 +46,7 @@ def pool_document(store: PoolRun) -> Document:
     assert table.schema is not None
     reopened = reopen(store, scored[-1])
     notes = [f"{note[0].upper()}{note[1:]}." for note in result["notes"]]
-    lead = [Text(words, "lead") for words in (cost_sentence(result), result["verdict"]) if words]
+    lead = [Text(words, "lead") for words in (cost_sentence(result, scored), result["verdict"]) if words]
     parts = [
         cost_part(result, scored, _figure(scored, result)),
         Part("Scores", tuple(_scores(result))),
@@ -90,7 +90,10 @@ def _scores(result: Result) -> list[Block]:
     counts = list(result["scores"])
     first = result["scores"][counts[0]]
     blocks: list[Block] = [
-        Text(f"Means over {result['test_groups']:,} groups that models and weights had not seen, ± the 95 % interval.")
+        Text(
+            f"Means over {result['test_groups']:,} groups that models and weights had not seen, or those of them "
+            "that have rows enough, ± the 95 % interval."
+        )
     ]
     for mark in (name for name in MARKS if name in first[POOL]):
         rows = [

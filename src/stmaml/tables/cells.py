@@ -120,6 +120,20 @@ def as_numbers(series: pl.Series, missing: Sequence[str] = ()) -> pl.Series:
     return numbers.set(numbers.is_in(codes).fill_null(False), None) if codes else numbers
 
 
+def as_written_numbers(text: pl.Series, *, known: bool = False) -> pl.Series:
+    """Text as the numbers it is written as, or as it stands where that would change a cell: 007 is a name.
+
+    Of a column `known` to hold numbers 7.50 is a number too, and NA is none at all."""
+    cells = text.drop_nulls()
+    for dtype in (pl.Int64, pl.Float64):
+        numbers = cells.cast(dtype, strict=False)
+        back = numbers.cast(pl.String)
+        same = ((back == cells) | (back.str.strip_suffix(".0") == cells)) & numbers.cast(pl.Float64).is_finite()
+        if cells.len() and same.fill_null(False).all():
+            return text.cast(dtype)
+    return as_numbers(text) if known and are_numbers(as_text(text)) else text
+
+
 def as_number(word: str) -> float | None:
     """A word as a number, if it is one."""
     try:

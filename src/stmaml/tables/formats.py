@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from stmaml.border.files import read_file
-from stmaml.errors import SourceError
+from stmaml.errors import SourceError, forbidden
 from stmaml.tables.delimited import read_csv
 from stmaml.tables.parts import Part, Reading, first_line, places, tidy
 
@@ -94,6 +94,8 @@ def whole(label: str, form: str, *damage: type[Exception]) -> Iterator[None]:
     """Turns the errors of a damaged file, and the panics of polars over it, into one that names it."""
     try:
         yield
+    except PermissionError as error:
+        raise SourceError(forbidden(label)) from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, *damage) as error:
         raise SourceError(
             f"{label} is not a whole {form} file ({first_line(error)}). Write or fetch it again."

@@ -3,6 +3,7 @@
 Cells of CSV files stay text: what a column holds is decided once, over all rows, in `schema.py`.
 """
 
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from jaxtyping import Int
 
 from stmaml.border.files import check_regular, gunzip, read_file
 from stmaml.data.archives import members
-from stmaml.errors import SourceError
+from stmaml.errors import SourceError, forbidden
 from stmaml.progress import tell
 from stmaml.tables.formats import TYPED_ENDINGS, read_part
 from stmaml.tables.parts import Part, Reading, first_line
@@ -50,8 +51,10 @@ def read_table(paths: Sequence[Path], reading: Reading | None = None) -> pl.Data
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
     """The files behind paths, those of folders in the order of their names."""
-    if absent := [path for path in paths if not path.exists()]:
-        raise SourceError(f"there is no file {absent[0]}. Check the path.")
+    for path in paths:
+        with _intact(str(path)):
+            if not path.exists():
+                raise SourceError(f"there is no file {path}. Check the path.")
     return [file for path in paths for file in _files(path)]
 
 
@@ -60,7 +63,8 @@ def _parts(paths: Sequence[Path]) -> Iterator[Part]:
     for number, file in enumerate(files):
         if len(files) > 1:
             tell("reading files", number, len(files))
-        check_regular(file)
+        with _intact(str(file)):
+            check_regular(file)
         if file.name.lower().endswith(ARCHIVE_ENDINGS):
             yield from _members(file)
         else:
@@ -70,10 +74,17 @@ def _parts(paths: Sequence[Path]) -> Iterator[Part]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
+    for _ in os.walk(path, onerror=_refuse_closed):  # globbing passes over folders that may not be listed
+        pass
     found = sorted(p for p in path.rglob("*") if _is_table(p.name))
     if not found:
         raise SourceError(f"the folder {path} has no CSV, Parquet, Arrow, JSON lines or Excel file. Give one that has.")
     return found
+
+
+def _refuse_closed(error: OSError) -> None:
+    if isinstance(error, PermissionError):
+        raise SourceError(forbidden(f"the folder {error.filename}")) from error
 
 
 def _members(archive: Path) -> Iterator[Part]:
@@ -100,6 +111,8 @@ def _intact(what: str) -> Iterator[None]:
         yield
     except SourceError:
         raise
+    except PermissionError as error:
+        raise SourceError(forbidden(what)) from error
     except _DAMAGE as error:
         raise SourceError(
             f"{what} is damaged or cut short ({first_line(error)}). Fetch it again, or pack it anew."

@@ -46,6 +46,12 @@ class Schema:
         return tuple(column for column in self.columns if not isinstance(column, Dropped))
 
     @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns that hold numbers."""
+        target = () if self.target.is_class else (self.target.name,)
+        return (*target, *(column.name for column in self.used if isinstance(column, Numeric)))
+
+    @property
     def outputs(self) -> list[str]:
         """Names of all inputs of the network."""
         return [name for column in self.columns for name in column.outputs]

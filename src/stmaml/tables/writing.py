@@ -9,7 +9,9 @@ import polars as pl
 import polars.selectors as cs
 
 from stmaml.errors import SettingError, SourceError
+from stmaml.tables.cells import as_written_numbers
 from stmaml.tables.formats import need_extra
+from stmaml.tables.schema import Schema
 
 DIGITS = 7  # of single precision, in which all is computed
 EXCEL_ROWS = 2**20 - 1  # below the header
@@ -45,6 +47,17 @@ def check_writable(query: pl.DataFrame, form: str) -> None:
         raise SourceError(
             f"the query has {query.height:,} rows, and Excel holds {EXCEL_ROWS:,}. Write CSV with --out FILE.csv."
         )
+
+
+def with_numbers(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+    """Predictions with numbers in those columns of the query that hold them, where it was read as text.
+
+    Names of groups stay text, and so do all columns of a query that knows its types."""
+    own = frame.columns[: frame.columns.index("prediction")]
+    if any(frame.schema[name] != pl.String for name in own):
+        return frame
+    found = [as_written_numbers(frame[name], known=name in schema.numbers) for name in own if name != schema.task]
+    return frame.with_columns(found)
 
 
 def as_csv(frame: pl.DataFrame, separator: str = ",") -> str:
