@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import tyro
 
-from stmaml.cli.folders import check_adapted, check_folder
+from stmaml.cli.folders import check_adapted, check_folder, check_out
 from stmaml.cli.parsing import parse
 from stmaml.cli.predict_large import is_large_question, predict_large
 from stmaml.cli.predictions import show_predictions
@@ -169,6 +169,7 @@ def _check(flags: Predict) -> None:
     if flags.out is not None:
         writer_of(flags.out)
         _refuse_inputs(flags, flags.out)
+        check_out(flags.out)
     if flags.steps and flags.train is None:
         raise SettingError("--steps trains on a table that --train names; a run of 'stmaml fit' is trained already.")
     if flags.save_adapted is not None and flags.support is None:
