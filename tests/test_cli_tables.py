@@ -24,7 +24,9 @@ from scipy import stats
 
 from stmaml import cli
 from stmaml.baselines import ridge, support_mean
+from stmaml.border import writing
 from stmaml.cli import fit as fit_command
+from stmaml.cli import predict as predict_command
 from stmaml.cli.predict import as_csv, file_name
 from stmaml.cli.progress import showing
 from stmaml.cli.showing import plain_console
@@ -402,6 +404,28 @@ def test_numbers_of_a_csv_query_are_numbers_in_formats_with_types(stmaml, fitted
     assert read_table([out])["x"].to_list() == asked["x"].to_list()
     assert stmaml("predict", fitted, "--query", query, "--out", tmp_path / "p.csv")[0] == 0
     assert read_table([tmp_path / "p.csv"]).select(asked.columns).equals(asked)
+
+
+def test_predictions_that_cannot_be_written_are_not_computed(stmaml, fitted, new, tmp_path, monkeypatch):
+    monkeypatch.setattr(predict_command, "_answer", lambda flags: pytest.fail("was computed"))
+    (tmp_path / "folder.csv").mkdir()
+    code, _, err = stmaml("predict", fitted, "--query", new[1], "--out", tmp_path / "folder.csv")
+    assert (code, one_line(err)) == (2, True)
+    assert "folder.csv is a folder; expected a file" in err
+    code, _, err = stmaml("predict", fitted, "--query", new[1], "--out", new[0] / "p.csv")
+    assert (code, one_line(err)) == (2, True)
+    assert f"could not write {new[0]}" in err
+
+    def refuse(path: Path, content: bytes) -> None:
+        del content
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(writing, "write_new", refuse)
+    for out in (tmp_path / "p.csv", tmp_path / "new" / "deep" / "p.csv"):
+        code, _, err = stmaml("predict", fitted, "--query", new[1], "--out", out)
+        assert (code, one_line(err)) == (2, True)
+        assert f"could not write {tmp_path}: Permission denied" in err
+    assert not (tmp_path / "new").exists()
 
 
 def test_adapted_groups_are_files_that_predict_alone(stmaml, fitted, new, tmp_path):

@@ -4,7 +4,8 @@ import zipfile
 from pathlib import Path
 
 from stmaml.border.files import check_regular
-from stmaml.errors import RunError
+from stmaml.border.writing import check_writable, writing
+from stmaml.errors import RunError, SettingError
 
 
 def check_folder(folder: Path) -> None:
@@ -25,6 +26,14 @@ def check_adapted(path: Path) -> None:
             f"{path} is neither the folder of a run of 'stmaml fit' nor a whole file of an adapted group, as "
             "--save-adapted writes them (.npz). Name one of these; tables are named with --query and --support."
         )
+
+
+def check_out(path: Path) -> None:
+    """Raises an error where no file can be written, before anything is computed for it; no folder is made yet."""
+    with writing(path):
+        if path.is_dir():
+            raise SettingError(f"--out {path} is a folder; expected a file. Name one in it.")
+        check_writable(next(folder for folder in path.absolute().parents if folder.exists()))
 
 
 def check_run_folder(folder: Path) -> None:

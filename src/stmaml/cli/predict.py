@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import tyro
 
-from stmaml.cli.folders import check_adapted, check_folder
+from stmaml.cli.folders import check_adapted, check_folder, check_out
 from stmaml.cli.parsing import parse
 from stmaml.cli.predict_large import is_large_question, predict_large
 from stmaml.cli.predictions import show_predictions
@@ -173,6 +173,7 @@ def _check(flags: Predict) -> None:
     if flags.out is not None:
         writer_of(flags.out)
         _refuse_inputs(flags, flags.out)
+        check_out(flags.out)
     for name in ("task", "target", "drop", "missing", "order", "steps"):
         if getattr(flags, name) and flags.train is None:
             raise SettingError(f"--{name} goes with --train; a run of 'stmaml fit' has settled it. Leave it out.")
