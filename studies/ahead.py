@@ -8,7 +8,8 @@ import lzma
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jax.experimental import topologies
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
+
+from stmaml.nets import convolution
 
 # Products of small matrices gain little from Triton, and trying kernels out takes longer than they run.
 FLAGS = "--xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
@@ -67,9 +70,13 @@ class Programs:
         there = jax.sharding.SingleDeviceSharding(_target())
         like = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there) for leaf in leaves]
         began = time.time()
-        _write(_path(self.folder, name, "gpu"), jax.jit(flat).lower(*like).compile())
-        size = _path(self.folder, name, "gpu").stat().st_size
-        print(f"{name}: compiled ahead in {time.time() - began:.0f} s, {size:,} bytes", flush=True)
+        with as_on_gpu():
+            lowered = jax.jit(flat).lower(*like)
+        compiled: Any = lowered.compile()
+        _write(_path(self.folder, name, "gpu"), compiled)
+        size, needs = _path(self.folder, name, "gpu").stat().st_size, compiled.memory_analysis().temp_size_in_bytes
+        took = f"{time.time() - began:.0f} s, {size:,} bytes"
+        print(f"{name}: compiled ahead in {took}, needs {needs / 2**30:.1f} GiB", flush=True)
 
     def _read(self, name: str) -> Callable[..., Any] | None:
         if self.folder is None:
@@ -92,6 +99,19 @@ class Programs:
         if self.folder is not None:
             _write(_path(self.folder, name, jax.default_backend()), compiled)
         return compiled
+
+
+@contextmanager
+def as_on_gpu() -> Iterator[None]:
+    """Traces what a GPU with the kernels of this package would run, whatever device is here."""
+    usual = jax.default_backend, convolution.has_kernels
+    jax.default_backend, convolution.has_kernels = lambda: "gpu", lambda: True
+    kind = jax.sharding.AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")  # for Pallas
+    try:
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=kind)):
+            yield
+    finally:
+        jax.default_backend, convolution.has_kernels = usual
 
 
 def _path(folder: Path, name: str, backend: str) -> Path:

@@ -1,5 +1,6 @@
 """The table of Plain-Multi on equal terms: every row by its recipe, on a given number of tasks, then scored.
 
+    python studies/equal_pictures.py ahead FOLDER JOB ... --data PICTURES --programs PROGRAMS    for a GPU not here
     python studies/equal_pictures.py compile FOLDER JOB ... --data PICTURES --programs PROGRAMS    and a first speed
     python studies/equal_pictures.py train FOLDER JOB ... --data PICTURES --programs PROGRAMS [--until UNIX_SECONDS]
 
@@ -167,27 +168,43 @@ class Row:
         """The state after CHUNK steps, and their mean loss; which is not finite where the state is not."""
         rate = self.experiment.training.outer_lr * falling((start + CHUNK / 2) / self.steps)
         state = eqx.tree_at(lambda s: s.rate, state, jnp.asarray(rate, dtype=state.rate.dtype))
+        leaves, loss = self.programs(*self.training(state, start))
+        return jax.tree.unflatten(jax.tree.structure(state), leaves), float(loss)
+
+    def training(self, state: State, start: int) -> tuple[Any, ...]:
+        """CHUNK steps: the name of their program, what it does, and what it is given."""
         steps, config = jnp.asarray(start + np.arange(CHUNK)), self.config
 
         def run(state: State, source: Any, key: Any, steps: Any) -> tuple[list[Any], Any]:
             after, (losses, _, finite) = run_steps(state, source, key, steps, config)
             return jax.tree.leaves(after), jnp.where(finite, losses.mean(), jnp.nan)
 
-        leaves, loss = self.programs(f"{self.job.program}-train", run, state, self.benchmark.train, self.key, steps)
-        return jax.tree.unflatten(jax.tree.structure(state), leaves), float(loss)
+        return f"{self.job.program}-train", run, state, self.benchmark.train, self.key, steps
 
     def scored(self, learner: AbstractMetaLearner, tasks: TaskSet, steps: int | None, draws: int, seed: int) -> Scores:
         """Scores of each task with so many inner steps."""
-        name, score, parts = f"{self.job.program}-score-{steps}-{draws}", scoring(steps, draws), []
+        parts = []
         for first in range(0, tasks.num_tasks, AT_ONCE):
             if time.time() > self.until:
                 raise OutOfTime
-            rows = np.minimum(np.arange(first, first + AT_ONCE), tasks.num_tasks - 1)
-            drawn = jax.tree.map(lambda leaf, rows=rows: jnp.asarray(np.asarray(leaf)[rows]), tasks.stored)
-            found = self.programs(name, score, learner, self.tests.source, drawn, jr.key(seed), jnp.asarray(first))
+            found = self.programs(*self.scoring(learner, tasks, steps, draws, seed, first))
             parts.append({key: np.asarray(values) for key, values in found.items()})
         values = {key: np.concatenate([one[key] for one in parts])[: tasks.num_tasks] for key in parts[0]}
         return scores_of(values, tasks, draws)
+
+    def scoring(
+        self, learner: AbstractMetaLearner, tasks: TaskSet, steps: int | None, draws: int, seed: int, first: int
+    ) -> tuple[Any, ...]:
+        """The scores of AT_ONCE tasks from the first one on: name, program, and what it is given."""
+        rows = np.minimum(np.arange(first, first + AT_ONCE), tasks.num_tasks - 1)
+        drawn = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), tasks.stored)
+        name = f"{self.job.program}-score-{steps}-{draws}"
+        return name, scoring(steps, draws), learner, self.tests.source, drawn, jr.key(seed), jnp.asarray(first)
+
+    @property
+    def judged(self) -> list[tuple[int | None, int]]:
+        """Inner steps and draws of all programs that score: in validation one draw, then those of the test."""
+        return list(dict.fromkeys([(self.options[0], 1), *((steps, self.draws) for steps in self.options)]))
 
     @property
     def options(self) -> list[int | None]:
@@ -218,6 +235,13 @@ def scoring(steps: int | None, draws: int) -> Callable[..., Any]:
     return score
 
 
+def compile_ahead(row: Row) -> None:
+    """All programs of a row, for a GPU that is not here."""
+    row.programs.ahead(*row.training(row.states[0], 0))
+    for steps, draws in row.judged:
+        row.programs.ahead(*row.scoring(row.states[1], row.tests.val, steps, draws, VAL_SEED, 0))
+
+
 def compile_row(row: Row) -> None:
     """All programs of a row, run once, and how fast it trains."""
     state, began = row.states[0], time.time()
@@ -227,7 +251,7 @@ def compile_row(row: Row) -> None:
         print(f"{row.job.row}: {tasks / taken:,.0f} tasks/s, loss {loss:.3f} (call {turn})", flush=True)
         began = time.time()
     tasks = replace(row.tests.val, stored=jax.tree.map(lambda leaf: leaf[:AT_ONCE], row.tests.val.stored))
-    for steps, draws in dict.fromkeys([(row.options[0], 1), *((steps, row.draws) for steps in row.options)]):
+    for steps, draws in row.judged:
         began = time.time()
         row.scored(row.states[1], tasks, steps, draws, VAL_SEED)
         print(f"{row.job.row}: scores with {steps} steps, {draws} draws after {time.time() - began:.1f} s", flush=True)
@@ -313,6 +337,8 @@ def _percent(one: Any) -> str:
 
 def work(row: Row, flags: Any) -> None:
     """One stage for one job."""
+    if flags.stage == "ahead":
+        return compile_ahead(row)
     if flags.stage == "compile":
         return compile_row(row)
     path = flags.folder / "rows" / f"{row.job.name}.json"
@@ -349,7 +375,7 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["compile", "train"])
+    parser.add_argument("stage", choices=["ahead", "compile", "train"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("jobs", nargs="+")
     parser.add_argument("--data", required=True)

@@ -14,12 +14,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from ahead import as_on_gpu
 from jax.interpreters import partial_eval
 from picture_tasks import CONV_SIZES, INNER_LR, Pictures
 
 from stmaml.inner import InnerLoop
 from stmaml.methods import maml
-from stmaml.nets import convolution
 from stmaml.nets.conv import Conv
 from stmaml.training import TrainConfig, initial_state, run_steps
 
@@ -35,12 +35,8 @@ def program() -> str:
     learner = maml.Config(conv=conv, inner=inner).build(source.spec, key=jr.key(0))
     config = TrainConfig(tasks_per_batch=TASKS, task_chunk=TASKS)
     state = initial_state(learner, config)
-    usual = jax.default_backend, convolution.has_kernels
-    jax.default_backend, convolution.has_kernels = lambda: "gpu", lambda: True
-    try:
+    with as_on_gpu():
         made = eqx.filter_make_jaxpr(run_steps)(state, source, jr.key(1), jnp.arange(1), config)[0].jaxpr
-    finally:
-        jax.default_backend, convolution.has_kernels = usual
     alive, _ = partial_eval.dce_jaxpr(made, [True] * len(made.outvars))
     return re.sub(r"0x[0-9a-f]+|[^ ]*/(src|studies)/", "", str(alive))
 

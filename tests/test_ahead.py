@@ -6,10 +6,13 @@ from pathlib import Path
 from types import ModuleType
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+
+from stmaml.nets import convolution
 
 STUDIES = Path(__file__).parents[1] / "studies"
 
@@ -61,3 +64,12 @@ def test_a_file_that_cannot_be_read_is_compiled_anew(ahead, tmp_path, key):
     with pytest.raises(SystemExit, match="compiled ahead"):
         broken("noisy", noisy, *args)
     assert ahead.Programs(tmp_path)("noisy", noisy, *args)["y"][1] == 2.0
+
+
+def test_what_is_traced_for_an_absent_gpu_is_its_own_form(ahead):
+    usual = jax.default_backend()
+    x, weight = jnp.zeros((2, 4, 4, 3)), jnp.zeros((3, 3, 3, 5))
+    with ahead.as_on_gpu():
+        assert "pallas_call" in str(jax.make_jaxpr(convolution.conv3x3)(x, weight))
+    assert jax.default_backend() == usual
+    assert "pallas_call" not in str(jax.make_jaxpr(convolution.conv3x3)(x, weight))
