@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import sys
 import time
 from dataclasses import replace
@@ -15,20 +14,15 @@ import pytest
 from stmaml.methods import protonet
 from stmaml.nets.conv import Conv
 from stmaml.recipes import recipe
+from tests import study_modules
 from tests.picture_files import write_dataset
 
-STUDIES = Path(__file__).parents[1] / "studies"
 TINY = ["--image-size", "8", "--test-tasks", "12", "--val-tasks", "6", "--tasks", "1200"]
 
 
 @pytest.fixture
 def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    if not STUDIES.exists():
-        pytest.skip("studies/ is not part of this copy of the sources")
-    monkeypatch.syspath_prepend(str(STUDIES))
-    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # `ahead` sets its own
-    monkeypatch.setenv("STMAML_CACHE", str(tmp_path / "cache"))
-    module = importlib.import_module("equal_pictures")
+    module = study_modules.opened("equal_pictures", monkeypatch, tmp_path / "cache")
     small = replace(
         recipe("plain-multi", "protonet", "paper"),
         method_settings=protonet.Config(conv=Conv(channels=4, conv_blocks=1)),
@@ -49,16 +43,17 @@ def run(study: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, *flags
 
 def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(study, monkeypatch, tmp_path, capsys):
     run(study, monkeypatch, tmp_path / "whole", "--claim", "a")
-    steps, moved = [], study.Row.moved
+    training = importlib.import_module("training_rows").Training
+    steps, moved = [], training.moved
 
     def stopped_after_one(row, state, start):
         if steps:
-            raise study.OutOfTime
+            raise importlib.import_module("resumed").OutOfTime
         steps.append(start)
         return moved(row, state, start)
 
     with monkeypatch.context() as patch:
-        patch.setattr(study.Row, "moved", stopped_after_one)
+        patch.setattr(training, "moved", stopped_after_one)
         run(study, patch, tmp_path / "parts", "--claim", "a")
     assert "out of time" in capsys.readouterr().out
     assert not (tmp_path / "parts" / "rows").exists()
@@ -75,8 +70,9 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(study, monkey
 
 def test_with_little_time_a_row_has_fewer_tasks(study, monkeypatch, tmp_path):
     run(study, monkeypatch, tmp_path / "first", "--claim", "a")  # compiles
-    monkeypatch.setattr(study, "RESERVED", 590.0)
-    monkeypatch.setattr(study, "LEAST", 0.0)
+    rows = importlib.import_module("training_rows")
+    monkeypatch.setattr(rows, "RESERVED", 590.0)
+    monkeypatch.setattr(rows, "LEAST", 0.0)
     soon = ("--fit", "--until", str(time.time() + 591.5))
     run(study, monkeypatch, tmp_path / "second", "--claim", "a", *soon, job="protonet:0:4000000")
     assert 200 <= read(tmp_path / "second" / "rows" / "protonet-seed-0.json")["trained_on"] < 4_000_000
@@ -100,7 +96,10 @@ def test_a_job_names_its_row_its_seed_and_its_tasks(study):
 def test_a_row_may_be_changed(study, monkeypatch):
     rows = {"st-maml-best": recipe("plain-multi", "st-maml", "best"), "maml": recipe("plain-multi", "maml", "paper")}
     monkeypatch.setattr(study, "experiments", lambda: rows)
-    plain, other = study.changed("maml", 84), study.changed("maml@augmented,training.clip_norm=3.5", 20)
+    plain, other = (
+        study.changed(study.Job.of(text, 150), size)
+        for text, size in (("maml", 84), ("maml@augmented,training.clip_norm=3.5", 20))
+    )
     assert plain == rows["maml"]
     assert other.benchmark_settings == replace(rows["st-maml-best"].benchmark_settings, image_size=20)
     assert other.modelling.both_ways

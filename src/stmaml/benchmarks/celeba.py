@@ -77,8 +77,7 @@ class Config(BenchmarkConfig):
     def open(self, shelf: Shelf | None = None) -> Benchmark:
         """Pairs of training and of validation attributes, triplets of test attributes, each on its own pictures."""
         shelf = shelf or Shelf()
-        path = locate(data_folder(self.data, "faces")).resolve()
-        parts, notes = shelf.once(("faces", path, self.image_size), lambda: _read(path, self.image_size))
+        parts, notes = self.read(shelf)
         (train, has_train), (val, has_val), (test, has_test) = parts
         sizes = replace(self, data=None)  # where the files lie makes no other program
         tasks = ambiguous(test, has_test, sizes)
@@ -93,6 +92,11 @@ class Config(BenchmarkConfig):
             notes=notes,
             shelf=shelf,
         )
+
+    def read(self, shelf: Shelf) -> tuple[tuple["Part", ...], tuple[str, ...]]:
+        """Pictures and attributes of the training, validation and test parts, and what to know about the files."""
+        path = locate(data_folder(self.data, "faces")).resolve()
+        return shelf.once(("faces", path, self.image_size), lambda: _read(path, self.image_size))
 
 
 Has = Bool[np.ndarray, "n a"]  # which attributes each picture has
@@ -341,13 +345,13 @@ def pair_tasks(album: FaceAlbum, has: Has, settings: Config, part: str, *, balan
     return PairTasks(album, candidates(has, rules), settings, balanced)
 
 
-def ambiguous(album: FaceAlbum, has: Has, settings: Config) -> AmbiguousTasks:
+def ambiguous(album: FaceAlbum, has: Has, settings: Config, part: str = "test") -> AmbiguousTasks:
     """The tasks of all triplets of attributes that have pictures enough on both sides."""
     needed = max(TRIPLET_FACTOR * settings.shots, settings.shots + settings.query_per_class)
     if not (rules := _rules(has, 3, needed)):
         raise SourceError(
-            f"no three test attributes have {needed} test pictures with all and {needed} with none of them. Give more "
-            "pictures, or lower --shots or --query-per-class."
+            f"no three {part} attributes have {needed} {part} pictures with all and {needed} with none of them. Give "
+            "more pictures, or lower --shots or --query-per-class."
         )
     inside = [[tuple(rule[place] for place in pair) for pair in PAIRS] for rule in rules]
     pairs = sorted({pair for three in inside for pair in three})
