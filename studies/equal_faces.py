@@ -51,7 +51,7 @@ from stmaml.recipes import Experiment, recipe
 from stmaml.recipes.base import with_changes
 from stmaml.tasks import Task, TaskBatch, TaskSpec, Weight
 
-FACTORS = (1.0, 0.0, 0.5, 1.5, 2.0, 3.0, 4.0)
+FACTORS = (1.0, 0.0, 0.5, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 OPEN = "open"
 AT_ONCE, SIDE_BY_SIDE = 64, 16  # tasks scored in one call, and of those at the same time
 VAL_AT_ONCE = 50
