@@ -86,7 +86,7 @@ class Plan:
         method = eqx.combine(self.weights(vector), rest)
         return ClassesOnLinear(method, prior, self.num_classes) if self.num_classes else OnLinear(method, prior, 0)
 
-    def weights(self, vector: Float[Array, " w"]) -> AbstractMetaLearner:
+    def weights(self, vector: Float[Array, " w"]) -> Any:
         """The weights in the places that they have in a method."""
         leaves, tree = jax.tree.flatten(eqx.filter(_skeleton(self), _is_shape))
         ends = np.cumsum([leaf.size for leaf in leaves])

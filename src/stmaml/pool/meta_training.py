@@ -114,11 +114,14 @@ def optimizer(plan: Plan) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(CLIP), optax.adamw(rate, weight_decay=plan.decay))
     rule = optimizers.optimizer(plan.optimizer, rate, CLIP, plan.decay)
 
-    def update(gradient: Any, memory: Any, vector: Any = None) -> tuple[Any, Any]:
-        steps, memory = rule.update(plan.weights(gradient), memory, plan.weights(vector))
-        return as_vector(steps), memory
+    def init(params: Any) -> Any:
+        return rule.init(plan.weights(params))
 
-    return optax.GradientTransformation(lambda vector: rule.init(plan.weights(vector)), update)
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        steps, state = rule.update(plan.weights(updates), state, plan.weights(params))
+        return as_vector(steps), state
+
+    return optax.GradientTransformation(init, update)
 
 
 @eqx.filter_jit
