@@ -22,7 +22,7 @@ import numpy as np
 
 from stmaml.pool.base import Column, Draw, Forecast, GroupedRows, Tasks
 from stmaml.pool.crossfit import HeldOut, fold_fits, held_out_tasks, out_of_fold, scored_with, shot_counts
-from stmaml.pool.meta import Meta
+from stmaml.pool.meta import Meta, on_cpu
 from stmaml.pool.meta_wide import InMemory, Wide
 from stmaml.pool.pooling import learn_pooling
 from stmaml.pool.registry import members_named
@@ -158,7 +158,8 @@ def fit(path: Path, folder: Path, names: tuple[str, ...], minutes: float | None,
     stations = unpack(path)
     folder.mkdir(parents=True, exist_ok=True)
     for member in members_named(names, stations.rows, minutes=minutes):
-        one: Any = replace(member, wide=stations.wide(), steps=steps) if isinstance(member, Meta) else member
+        wide = None if on_cpu() else stations.wide()
+        one: Any = replace(member, wide=wide, steps=steps) if isinstance(member, Meta) else member
         begun, used = time.monotonic(), time.process_time()
         with listening(_show):
             fits, whole = fold_fits(one, stations.rows, stations.fold, stations.draw)

@@ -22,6 +22,7 @@ from stmaml.pool.meta_heldout import Looks, held_out, row_scores
 from stmaml.pool.meta_start import linear_start
 from stmaml.pool.meta_tasks import Listed, distinct
 from stmaml.pool.meta_training import Places, first_state, first_weights, run_steps
+from stmaml.pool.registry import usual_members
 from stmaml.tasks import Examples
 
 DRAW = Draw(shots=3, max_query=4)
@@ -281,10 +282,13 @@ def test_networks_are_large_for_many_rows_on_an_accelerator_alone(monkeypatch: p
     empty = np.zeros((len(group), 0), dtype=int)
     rows = GroupedRows(np.zeros((len(group), 1)), np.zeros(len(group)), group, empty, (Column("x", "number"),))
     assert Meta().plan(rows, Draw(10)).width == 128
+    assert [Meta(minutes=time).plan(rows, Draw(10)).lookup for time in (None, 1.0, 10.0)] == [0, 0, 128]
+    assert "tnp" not in [member.name for member in usual_members(rows)]
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     assert Meta().plan(rows, Draw(10)).width == 256
     assert Meta().plan(rows.of_groups(np.arange(10)), Draw(10)).width == 32
     assert Meta().plan(rows, Draw(10)).lookup == 256
+    assert [member.name for member in usual_members(rows)][-2:] == ["st-maml", "tnp"]
 
 
 @pytest.mark.parametrize("method", ["st-maml", "tnp"])

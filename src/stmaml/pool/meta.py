@@ -32,6 +32,7 @@ FOR_CLASSES = ("protonet",)
 HELPERS = 3
 SMALL = 5000  # rows: a table with fewer is learnt from within seconds
 HUGE = 50_000  # rows: a table with as many gets larger networks
+LONG = 3.0  # minutes: a huge table for which a user grants as many gets the learners of an accelerator, but smaller
 NEARLY_ALL = 0.8
 """Of the groups of a huge table: what has learnt from so many answers for all, and trains for twice as many steps."""
 NAMES = tuple(field.name for field in fields(Weights))
@@ -137,14 +138,9 @@ class Meta:
             decay=0.01 if groups >= 100 else 0.1,
             seed=draw.seed,
         )
-        return plan if not huge or _on_cpu() else self._with_accelerator(plan)
-
-    def _with_accelerator(self, plan: Plan) -> Plan:
-        """For many rows and an accelerator: networks and batches of the size of the large preset, rows that look
-        labelled ones up, Muon, and weights averaged over more steps, as a rate that falls would do."""
-        steps = self.steps or 40_000
-        looking = replace(plan, lookup=256, waves=9, optimizer="muon", rate=4e-3, warmup=300)
-        return replace(looking, width=256, tasks=96, steps=steps, every=250, patience=8, decay=0.01, averaged=0.998)
+        if not huge or (on_cpu() and (self.minutes is None or self.minutes < LONG)):
+            return plan
+        return _looking(replace(plan, steps=self.steps or 40_000), on_cpu=on_cpu())
 
     def restore(self, state: Arrays) -> FittedMeta:
         """The learner with its weights."""
@@ -180,6 +176,15 @@ def _one(plan: Plan, trained: Trained, number: int) -> FittedMeta:
     return FittedMeta(plan, weights, trained.chosen_step, steps, trained.looks.curve)
 
 
+def _looking(plan: Plan, *, on_cpu: bool) -> Plan:
+    """For many rows, and an accelerator or time: rows that look labelled ones up, Muon, and weights averaged over more
+    steps, as a rate that falls would do."""
+    looking = replace(plan, waves=9, optimizer="muon", warmup=300, patience=8, decay=0.01)
+    if on_cpu:
+        return replace(looking, lookup=128, rate=5e-3, tasks=32, averaged=0.995)
+    return replace(looking, lookup=256, rate=4e-3, width=256, tasks=96, every=250, averaged=0.998)
+
+
 def _once_is_enough(rows: GroupedRows, parts: Sequence[Int[np.ndarray, " _"]]) -> bool:
     """Whether a learner of nearly all groups of a huge table may answer in place of one of all."""
     if len(rows.y) < HUGE or len(parts) != 2:
@@ -187,7 +192,8 @@ def _once_is_enough(rows: GroupedRows, parts: Sequence[Int[np.ndarray, " _"]]) -
     return NEARLY_ALL * len(parts[1]) <= len(parts[0]) < len(parts[1])
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Whether there is no accelerator."""
     return jax.default_backend() == "cpu"
 
 
