@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from stmaml.pool.base import Draw
 from stmaml.pool.boosted import MEMBERS
 from stmaml.pool.boosted.effects import Chosen, Prior, choose, design, estimate, sums_of
-from stmaml.pool.boosted.growing import FEW_BINS, Rule, folds_of, grow, limited
+from stmaml.pool.boosted.growing import FEW_BINS, Rule, folds_of, grow, limited, usual_rule
 from stmaml.pool.boosted.objectives import LogVariance, SharedSquares, Squares, Surprise, softmax
 from stmaml.pool.boosted.trees import Trees, trees_of
 from tests.pool.boosted_tables import levels_table
@@ -139,6 +139,11 @@ def test_large_tables_are_cut_to_whole_groups():
     few = limited(levels_table(6, groups=4, size=500), 0, 1_000)
     assert len(few.y) == 1_000
     assert few.num_groups == 4
+
+
+def test_more_rows_give_more_leaves():
+    sizes = [usual_rule(rows).leaves for rows in (100, 400, 5_000, 50_000, 200_000, 300_000)]
+    assert sizes == [4, 6, 9, 18, 112, 127]
 
 
 NO_SKLEARN = """

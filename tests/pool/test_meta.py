@@ -22,6 +22,7 @@ from stmaml.pool.meta_heldout import Looks, held_out, row_scores
 from stmaml.pool.meta_start import linear_start
 from stmaml.pool.meta_tasks import Listed, distinct
 from stmaml.pool.meta_training import Places, first_state, first_weights, run_steps
+from stmaml.pool.registry import usual_members
 from stmaml.tasks import Examples
 
 DRAW = Draw(shots=3, max_query=4)
@@ -281,6 +282,41 @@ def test_networks_are_large_for_many_rows_on_an_accelerator_alone(monkeypatch: p
     empty = np.zeros((len(group), 0), dtype=int)
     rows = GroupedRows(np.zeros((len(group), 1)), np.zeros(len(group)), group, empty, (Column("x", "number"),))
     assert Meta().plan(rows, Draw(10)).width == 128
+    assert [Meta(minutes=time).plan(rows, Draw(10)).lookup for time in (None, 1.0, 10.0)] == [0, 0, 128]
+    assert "tnp" not in [member.name for member in usual_members(rows)]
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     assert Meta().plan(rows, Draw(10)).width == 256
     assert Meta().plan(rows.of_groups(np.arange(10)), Draw(10)).width == 32
+    assert Meta().plan(rows, Draw(10)).lookup == 256
+    assert [member.name for member in usual_members(rows)][-2:] == ["st-maml", "tnp"]
+
+
+@pytest.mark.parametrize("method", ["st-maml", "tnp"])
+def test_rows_may_look_labelled_ones_up(method):
+    """A learner of the form it has on an accelerator: the linear model at first, then moved by Muon."""
+    rows = table()
+    large = {"lookup": 8, "waves": 1, "optimizer": "muon", "warmup": 1, "steps": 4, "rate": 0.01}
+    training = start_training(replace(small(rows, method)[0], **large), rows, halves(rows), DRAW)
+    tasks, last = DRAW.tasks(rows, 3, 1), training.advance(training.first(), 0)
+    before, line = (fitted(training, training.start, 2, step).predict(tasks) for step in (1, 0))
+    np.testing.assert_allclose(before.mean, line.mean, atol=1e-4)
+    np.testing.assert_allclose(before.variance, line.variance, rtol=1e-3)
+    after = fitted(training, last.weights, 2)
+    assert np.abs(after.predict(tasks).mean - before.mean).max() > 1e-4
+    again = Meta(method).restore(after.state())
+    assert again.plan == training.plan
+    np.testing.assert_array_equal(again.predict(tasks).mean, after.predict(tasks).mean)
+
+
+def test_one_learner_answers_for_all_groups_of_a_huge_table(monkeypatch: pytest.MonkeyPatch):
+    rows = table(num_groups=20)
+    every, most = np.arange(20), np.arange(4, 20)
+    member = Meta(steps=0, minutes=0.0)
+    apart = member.fit_each(rows, [most, every], DRAW)
+    assert not np.array_equal(apart[0].state()["mean"], apart[1].state()["mean"])
+    monkeypatch.setattr("stmaml.pool.meta.HUGE", 1)
+    held, whole = member.fit_each(rows, [most, every], DRAW)
+    np.testing.assert_array_equal(held.state()["mean"], whole.state()["mean"])
+    np.testing.assert_array_equal(held.state()["mean"], apart[0].state()["mean"])
+    few, _ = member.fit_each(rows, [every[10:], every], DRAW)
+    assert not np.array_equal(few.state()["mean"], held.state()["mean"])

@@ -30,8 +30,11 @@ MIN_GROUPS = 4
 MAX_CLASSES = 50
 FOR_CLASSES = ("protonet",)
 HELPERS = 3
-MOST_ASKED = 100  # rows of a training task from a large table, on an accelerator
 SMALL = 5000  # rows: a table with fewer is learnt from within seconds
+HUGE = 50_000  # rows: a table with as many gets larger networks
+LONG = 3.0  # minutes: a huge table for which a user grants as many gets the learners of an accelerator, but smaller
+NEARLY_ALL = 0.8
+"""Of the groups of a huge table: what has learnt from so many answers for all, and trains for twice as many steps."""
 NAMES = tuple(field.name for field in fields(Weights))
 
 
@@ -101,8 +104,9 @@ class Meta:
 
     def fit_each(self, rows: GroupedRows, parts: Sequence[Shaped[np.ndarray, " _"]], draw: Draw) -> list[Fitted]:
         """Learners of all parts, trained side by side; the number of steps is chosen once, on held-out groups."""
-        draw = draw if self.wide is None or _on_cpu() else replace(draw, max_query=MOST_ASKED)
         plan, learning = self.plan(rows, draw), [np.asarray(part, dtype=int) for part in parts]
+        once = _once_is_enough(rows, learning)
+        learning = learning[:1] if once else learning
         judged = held_out(rows, learning, draw)
         if judged is None:  # each part has all groups: helpers that have not are trained beside, to choose the step
             every = np.arange(rows.num_groups)
@@ -112,14 +116,14 @@ class Meta:
             raise SettingError(f"{self.method} needs several groups to learn across; the table has {rows.num_groups}.")
         minutes = _minutes(rows) if self.minutes is None else self.minutes
         trained = replace(start_training(plan, rows, learning, draw), wide=self.wide).run(judged, minutes)
-        fitted = [_one(plan, trained, number) for number in range(len(parts))]
+        fitted = [_one(plan, trained, 0 if once else number) for number in range(len(parts))]
         remark(fitted[0].sentence)
         return list(fitted)
 
     def plan(self, rows: GroupedRows, draw: Draw) -> Plan:
         """Sizes and training by the number of rows and groups."""
         size, groups = len(rows.y), rows.num_groups
-        large, huge = size >= SMALL, size >= 50_000
+        large, huge = size >= SMALL, size >= HUGE
         steps = (4000 if huge else 2000) if large else 1000
         plan = Plan(
             self.method,
@@ -134,14 +138,9 @@ class Meta:
             decay=0.01 if groups >= 100 else 0.1,
             seed=draw.seed,
         )
-        return plan if not huge or _on_cpu() else self._with_accelerator(plan)
-
-    def _with_accelerator(self, plan: Plan) -> Plan:
-        """For many rows and an accelerator: networks and batches of the size of the large preset, slower steps, and
-        weights averaged over more of them, as a rate that falls would do."""
-        steps = self.steps or 40_000
-        slow = replace(plan, rate=1e-3, decay=0.01, averaged=0.998)
-        return replace(slow, width=256, tasks=64, steps=steps, every=250, patience=8)
+        if not huge or (on_cpu() and (self.minutes is None or self.minutes < LONG)):
+            return plan
+        return _looking(replace(plan, steps=self.steps or 40_000), on_cpu=on_cpu())
 
     def restore(self, state: Arrays) -> FittedMeta:
         """The learner with its weights."""
@@ -177,7 +176,24 @@ def _one(plan: Plan, trained: Trained, number: int) -> FittedMeta:
     return FittedMeta(plan, weights, trained.chosen_step, steps, trained.looks.curve)
 
 
-def _on_cpu() -> bool:
+def _looking(plan: Plan, *, on_cpu: bool) -> Plan:
+    """For many rows, and an accelerator or time: rows that look labelled ones up, Muon, and weights averaged over more
+    steps, as a rate that falls would do."""
+    looking = replace(plan, waves=9, optimizer="muon", warmup=300, patience=8, decay=0.01)
+    if on_cpu:
+        return replace(looking, lookup=128, rate=5e-3, tasks=32, averaged=0.995)
+    return replace(looking, lookup=256, rate=4e-3, width=256, tasks=96, every=250, averaged=0.998)
+
+
+def _once_is_enough(rows: GroupedRows, parts: Sequence[Int[np.ndarray, " _"]]) -> bool:
+    """Whether a learner of nearly all groups of a huge table may answer in place of one of all."""
+    if len(rows.y) < HUGE or len(parts) != 2:
+        return False
+    return NEARLY_ALL * len(parts[1]) <= len(parts[0]) < len(parts[1])
+
+
+def on_cpu() -> bool:
+    """Whether there is no accelerator."""
     return jax.default_backend() == "cpu"
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from stmaml.methods.base import predict_with
 from stmaml.methods.on_linear import Posterior, Prior
 from stmaml.pool.base import Forecast, GroupedRows, Tasks
-from stmaml.pool.meta_learner import Plan
+from stmaml.pool.meta_learner import Plan, within
 from stmaml.prediction import Prediction
 from stmaml.tasks import Examples
 
@@ -169,7 +169,7 @@ def answer_of_line(
         learner: Any = plan.learner(weights.vector, weights.prior)
         line, _, _ = learner.prior.learn(*labelled)
         mean, spread = line(query)
-        silent = learner.learner.likelihood.outcome(jnp.zeros((query.shape[0], plan.raw_size)))
+        silent = within(learner.learner).likelihood.outcome(jnp.zeros((query.shape[0], plan.raw_size)))
         each = silent.as_real().affine(mean, spread).variance()[:, 0]
         doubt = 1 - line.noise / jnp.square(spread[:, 0])
         return mean[:, 0], doubt * each, (1 - doubt) * each

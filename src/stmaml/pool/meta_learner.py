@@ -9,17 +9,20 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from stmaml.inner import InnerLoop
 from stmaml.likelihoods import Rising, likelihood_for
-from stmaml.methods import METHODS, st_maml
+from stmaml.methods import METHODS, st_maml, tnp
 from stmaml.methods.base import AbstractMetaLearner, MethodConfig
 from stmaml.methods.classes_on_linear import ClassesOnLinear, ShiftedClasses
+from stmaml.methods.looks_up import LooksUp, LookUp
 from stmaml.methods.on_linear import OnLinear, Prior, extended
 from stmaml.tasks import TaskSpec
+from stmaml.training.optimizers import OptimizerName
 
 EARLY_LOOKS = 4
+LAYERS = 3  # of attention in which rows look labelled ones up
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,13 @@ class Plan:
     """Of the weights, in each step and times the rate."""
     averaged: float = 0.98
     """Of the averaged weights, what stays in a step."""
+    lookup: int = 0
+    """Width of the attention by which each row looks labelled rows up; 0 is none."""
+    waves: int = 0
+    """Octaves of waves in which that attention reads each number."""
+    optimizer: OptimizerName = "adam"
+    warmup: int = 20
+    """Steps up to the full rate."""
     seed: int = 0
 
     def strides(self, step: int) -> int:
@@ -68,24 +78,29 @@ class Plan:
 
     def vector(self, *, key: PRNGKeyArray) -> Float[Array, " w"]:
         """All weights of a fresh method, one after the other."""
-        leaves = jax.tree.leaves(eqx.filter(self.fresh(key=key), eqx.is_inexact_array))
-        return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+        return as_vector(eqx.filter(self.fresh(key=key), eqx.is_inexact_array))
 
     def learner(self, vector: Float[Array, " w"], prior: Prior) -> OnLinear | ClassesOnLinear:
         """The learner that has these weights, on the linear model of this prior."""
-        shapes, rest = eqx.partition(_skeleton(self), _is_shape)
-        leaves, tree = jax.tree.flatten(shapes)
+        rest = eqx.partition(_skeleton(self), _is_shape)[1]
+        method = eqx.combine(self.weights(vector), rest)
+        return ClassesOnLinear(method, prior, self.num_classes) if self.num_classes else OnLinear(method, prior, 0)
+
+    def weights(self, vector: Float[Array, " w"]) -> Any:
+        """The weights in the places that they have in a method."""
+        leaves, tree = jax.tree.flatten(eqx.filter(_skeleton(self), _is_shape))
         ends = np.cumsum([leaf.size for leaf in leaves])
         parts = [vector[end - leaf.size : end].reshape(leaf.shape) for leaf, end in zip(leaves, ends, strict=True)]
-        method = eqx.combine(jax.tree.unflatten(tree, parts), rest)
-        return ClassesOnLinear(method, prior, self.num_classes) if self.num_classes else OnLinear(method, prior, 0)
+        return jax.tree.unflatten(tree, parts)
 
     def fresh(self, *, key: PRNGKeyArray) -> AbstractMetaLearner:
         """A method whose outputs first count for nothing."""
-        learner: Any = method_settings(self).build(extended(self.spec), key=key)
-        likelihood = ShiftedClasses(self.num_classes) if self.num_classes else learner.likelihood
+        learner: Any = looking(self).build(method_settings(self), extended(self.spec), key=key)
+        inner = within(learner)
+        likelihood = ShiftedClasses(self.num_classes) if self.num_classes else inner.likelihood
         zeros = jnp.zeros(self.raw_size)
-        return replace(learner, likelihood=Rising(likelihood, zeros, zeros))
+        inner = replace(inner, likelihood=Rising(likelihood, zeros, zeros))
+        return replace(learner, learner=inner) if isinstance(learner, LooksUp) else inner
 
     @property
     def raw_size(self) -> int:
@@ -99,8 +114,25 @@ def _skeleton(plan: Plan) -> AbstractMetaLearner:
     return eqx.filter_eval_shape(lambda: plan.fresh(key=jr.key(0)))
 
 
+def as_vector(weights: PyTree) -> Float[Array, " w"]:
+    """All of them one after the other."""
+    return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(weights)])
+
+
 def _is_shape(leaf: Any) -> bool:
     return isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def within(method: AbstractMetaLearner) -> Any:
+    """The method itself, of one whose inputs may look labelled rows up."""
+    return method.learner if isinstance(method, LooksUp) else method
+
+
+def looking(plan: Plan) -> LookUp:
+    """What reads labelled rows for others to look up; TNP does by itself."""
+    if not plan.lookup or plan.method == "tnp":
+        return LookUp()
+    return LookUp("attention", plan.lookup, lookup_layers=LAYERS, lookup_waves=plan.waves)
 
 
 def method_settings(plan: Plan) -> MethodConfig:
@@ -110,6 +142,8 @@ def method_settings(plan: Plan) -> MethodConfig:
     if plan.method == "st-maml":
         encoder = st_maml.Encoding((plan.width, plan.width), z_hidden=(), z_size=code)
         return st_maml.Config(hidden=widths, h_size=code, prior_draws=plan.prior_draws, encoder=encoder, inner=inner)
+    if plan.method == "tnp" and plan.lookup:
+        return tnp.Config(plan.lookup, layers=LAYERS + 1, num_heads=8, waves=plan.waves)
     config: Any = METHODS[plan.method]()
     wanted: dict[str, Any] = dict.fromkeys(("hidden", "encoder", "decoder", "keys"), widths)
     wanted |= {"inner": inner, "z_size": code, "num_particles": 4}

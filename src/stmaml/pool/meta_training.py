@@ -15,15 +15,15 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from stmaml.pool.base import Draw, GroupedRows
 from stmaml.pool.meta_answers import Weights
 from stmaml.pool.meta_heldout import HeldOut, Looks
-from stmaml.pool.meta_learner import Plan
+from stmaml.pool.meta_learner import Plan, as_vector
 from stmaml.pool.meta_tasks import Listed
 from stmaml.pool.meta_wide import Wide, as_table
 from stmaml.progress import tell
 from stmaml.tasks import Examples, Task
+from stmaml.training import optimizers
 from stmaml.training.prefetch import Ahead
 
 CLIP = 5.0
-WARMUP = 20
 
 
 class State(eqx.Module):
@@ -108,9 +108,20 @@ class Training:
 
 
 def optimizer(plan: Plan) -> optax.GradientTransformation:
-    """Adam with decaying weights, on one vector of all of them."""
-    rate = optax.warmup_constant_schedule(0.0, plan.rate, WARMUP)
-    return optax.chain(optax.clip_by_global_norm(CLIP), optax.adamw(rate, weight_decay=plan.decay))
+    """Adam with decaying weights, on one vector of all of them; or Muon, which needs to know which are a matrix."""
+    rate = optax.warmup_constant_schedule(0.0, plan.rate, plan.warmup)
+    if plan.optimizer == "adam":
+        return optax.chain(optax.clip_by_global_norm(CLIP), optax.adamw(rate, weight_decay=plan.decay))
+    rule = optimizers.optimizer(plan.optimizer, rate, CLIP, plan.decay)
+
+    def init(params: Any) -> Any:
+        return rule.init(plan.weights(params))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        steps, state = rule.update(plan.weights(updates), state, plan.weights(params))
+        return as_vector(steps), state
+
+    return optax.GradientTransformation(init, update)
 
 
 @eqx.filter_jit

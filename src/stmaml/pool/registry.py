@@ -4,16 +4,19 @@ from stmaml.errors import SettingError
 from stmaml.methods import METHODS
 from stmaml.pool import boosted, mixed
 from stmaml.pool.base import GroupedRows, Member
-from stmaml.pool.meta import Meta
+from stmaml.pool.meta import HUGE, Meta, on_cpu
 from stmaml.pool.prior import Prior
 
 USUAL_METHOD = "st-maml"
+QUICK_METHOD = "tnp"  # without an inner loop: many times as many steps in the same time
 FEW_GROUPS = 60  # up to here the prior over tables is among the usual members: more groups speak for themselves
 
 
 def usual_members(rows: GroupedRows, *, minutes: float | None = None) -> list[Member]:
-    """All that suit the rows: mixed models, boosted trees and ST-MAML; for few groups the prior over tables too."""
+    """All that suit the rows: mixed models, boosted trees and ST-MAML; for few groups the prior over tables too, and
+    for a huge table on an accelerator TNP."""
     known: list[Member] = [*mixed.MEMBERS, *boosted.MEMBERS, Meta(USUAL_METHOD, minutes=minutes)]
+    known += [Meta(QUICK_METHOD, minutes=minutes)] if len(rows.y) >= HUGE and not on_cpu() else []
     known += [Prior()] if rows.num_groups <= FEW_GROUPS else []
     return [member for member in known if member.suits(rows)]
 

@@ -19,6 +19,7 @@ LOOK = 5
 """Rounds from one look at held-out groups to the next."""
 MAX_ROWS = 300_000
 MANY_ROWS = 50_000
+VERY_MANY_ROWS = 200_000
 FEW_ROWS = 20_000
 """Up to here one thread is as quick as several, which may have to wait for each other; and few bins tell enough."""
 FEW_BINS = 64
@@ -46,7 +47,7 @@ class Rule:
 
 def usual_rule(num_rows: int) -> Rule:
     """Few and large leaves for few rows, more and longer growth for many."""
-    leaves = int(np.clip(num_rows / 60, 4, 8) + np.clip(num_rows / 5_000, 0, 55))
+    leaves = int(np.clip(num_rows / 60, 4, 8) + np.clip(num_rows / 5_000, 0, 55)) + 64 * (num_rows >= VERY_MANY_ROWS)
     min_leaf = int(np.clip(num_rows / 30, 3, 40))
     return Rule(rate=0.1, leaves=leaves, min_leaf=min_leaf, max_rounds=400 if num_rows >= MANY_ROWS else 200)
 
