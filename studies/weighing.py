@@ -30,8 +30,7 @@ from stmaml.pool.averaging import whole_of
 from stmaml.pool.base import Draw, Forecast, GroupedRows, Member, Tasks
 from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, held_out_tasks, shot_counts
 from stmaml.pool.pooling import Pooling, learn_pooling
-from stmaml.pool.prior import Prior
-from stmaml.pool.registry import members_named, usual_members
+from stmaml.pool.registry import all_members, usual_members
 from stmaml.pool.scoring import POOL, score_with
 from stmaml.tables.groups import usual_shots
 from tables import AVERAGED, SPLITS, Opened, Split, opened, some_groups
@@ -86,7 +85,7 @@ def questions(split: Split, ordered: bool) -> tuple[Draw, np.ndarray, tuple[int,
     return draw, fold, counts, held_out_tasks(train, draw, counts)
 
 
-def keep(case: Case, folder: Path, names: tuple[str, ...]) -> str:
+def keep(case: Case, folder: Path, names: tuple[str, ...], also: tuple[str, ...] = ()) -> str:
     """Fits the members and writes what they say."""
     from stmaml.compiled import remember_programs
 
@@ -94,7 +93,7 @@ def keep(case: Case, folder: Path, names: tuple[str, ...]) -> str:
     split, arrays = case.split(), dict[str, np.ndarray]()
     draw, fold, counts, _ = questions(split, case.ordered)
     begun = time.process_time()
-    for member in _members(names, split.train):
+    for member in _members(names, also, split.train):
         start = time.process_time()
         held, fitted = cross_fit([member], split.train, fold, draw, counts)
         for one in held:
@@ -110,11 +109,11 @@ def keep(case: Case, folder: Path, names: tuple[str, ...]) -> str:
     return f"{case.name} {time.process_time() - begun:.1f} s"
 
 
-def _members(names: tuple[str, ...], rows: GroupedRows) -> list[Member]:
-    """Those named; else the usual ones and the prior over tables, which a table of many groups is not pooled with."""
-    found = members_named(names, rows)
-    more = Prior()
-    return found if names or more.name in {one.name for one in found} else [*found, more]
+def _members(names: tuple[str, ...], also: tuple[str, ...], rows: GroupedRows) -> list[Member]:
+    """Those named, as far as they suit the rows, else the usual ones; and `also` those."""
+    known = all_members()
+    members = [known[name] for name in names] if names else usual_members(rows)
+    return [one for one in (*members, *(known[name] for name in also)) if one.suits(rows)]
 
 
 def _packed(name: str, said: Forecast) -> dict[str, np.ndarray]:
@@ -257,7 +256,13 @@ def pinned(core: Any) -> None:
 
 
 def keep_all(
-    cases: list[Case], folder: Path, names: tuple[str, ...], jobs: int, minutes: float, pin: bool = False
+    cases: list[Case],
+    folder: Path,
+    names: tuple[str, ...],
+    also: tuple[str, ...],
+    jobs: int,
+    minutes: float,
+    pin: bool = False,
 ) -> None:
     """What is not there yet, in several processes, until time is up; what is under way then is given up."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -265,7 +270,7 @@ def keep_all(
     wanted = [case for case in cases if not (folder / f"{case.name}.npz").exists()]
     context = get_context("spawn")
     pool = ProcessPoolExecutor(jobs, context, pinned, (context.Value("i", 0) if pin else None,))
-    futures = {pool.submit(keep, case, folder, names): case for case in wanted}
+    futures = {pool.submit(keep, case, folder, names, also): case for case in wanted}
     try:
         for future in as_completed(futures, timeout=max(1.0, end - time.monotonic())):
             try:
@@ -333,6 +338,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=("random", "first", "halved"), default=["random"])
     parser.add_argument("--tables", nargs="*", default=[])
     parser.add_argument("--members", nargs="*", default=[])
+    parser.add_argument("--also", nargs="*", default=[], help="members beside the usual ones")
     parser.add_argument("--sizes", type=int, nargs="*", default=[0], help="groups to learn from; 0 for all")
     parser.add_argument("--splits", type=int, nargs="*", default=list(range(SPLITS)), help="numbers of the parts")
     parser.add_argument("--jobs", type=int, default=2)
@@ -341,7 +347,7 @@ def main() -> None:
     flags = parser.parse_args()
     cases = cases_of(flags.folder, flags.half, flags.tables, flags.kinds, flags.sizes, flags.splits)
     if flags.what == "keep":
-        keep_all(cases, flags.kept, tuple(flags.members), flags.jobs, flags.minutes, flags.pin)
+        keep_all(cases, flags.kept, tuple(flags.members), tuple(flags.also), flags.jobs, flags.minutes, flags.pin)
     elif flags.what == "score":
         score(cases, flags.kept, flags.out)
     elif flags.what == "pack":

@@ -4,6 +4,7 @@ from stmaml.errors import SettingError
 from stmaml.methods import METHODS
 from stmaml.pool import boosted, mixed
 from stmaml.pool.base import GroupedRows, Member
+from stmaml.pool.candidates import CANDIDATES
 from stmaml.pool.meta import Meta
 from stmaml.pool.prior import Prior
 
@@ -41,5 +42,5 @@ def all_members(*, minutes: float | None = None, steps: int = 0) -> dict[str, Me
     """Every member there is, by name; for classes some have the names of those for numbers, and the first that suits
     is meant."""
     methods: list[Member] = [Meta(method, minutes=minutes) for method in METHODS]
-    known = [*mixed.MEMBERS, *mixed.OTHERS, *boosted.MEMBERS, Prior(steps=steps), *methods]
+    known = [*mixed.MEMBERS, *mixed.OTHERS, *CANDIDATES, *boosted.MEMBERS, Prior(steps=steps), *methods]
     return {member.name: member for member in known}
