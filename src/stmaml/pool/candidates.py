@@ -340,6 +340,21 @@ from stmaml.pool.boosted.remembered import Remembered
 from stmaml.pool.boosted.roots import take_root
 from stmaml.pool.mixed.classes import MixedLogistic
 _OTHER=Remembered(take_root)
-CANDIDATES=(ForestMember(),ForestClasses("forest-classes"),PlainMixed(),SmoothMember(),SmoothClasses("smooth-classes"),
+@dataclass(frozen=True)
+class SeveralFlips:
+    fits: tuple
+    def predict(self,tasks):
+        said=[f.predict(tasks) for f in self.fits]
+        return Forecast(*(np.mean([getattr(s,n) for s in said],axis=0) for n in ("mean","task_variance","noise_variance")))
+    def state(self): return {}
+@dataclass(frozen=True)
+class PriorFlips:
+    """mean of three: x, y, both turned round"""
+    name: str="prior-flips"
+    def suits(self,rows): return PriorFlip().suits(rows)
+    def fit_each(self,rows,parts,draw):
+        each=[PriorFlip("",y,x).fit_each(rows,parts,draw) for y,x in ((-1.,1.),(1.,-1.),(-1.,-1.))]
+        return [SeveralFlips(tuple(f)) for f in zip(*each)]
+CANDIDATES=(PriorFlips(),ForestMember(),ForestClasses("forest-classes"),PlainMixed(),SmoothMember(),SmoothClasses("smooth-classes"),
  PriorFlip("prior-y"),PriorFlip("prior-x",1.,-1.),PriorFlip("prior-xy",-1.,-1.),
  Logged(SummariesMember(_OTHER),"boosting-summaries-log"),Logged(PriorFew(),"prior-log",True),MixedLogistic("mixed-levels",plain=True))
