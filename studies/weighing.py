@@ -336,7 +336,7 @@ def squeezed(path: Path) -> bytes:
     found = {"members": np.array(members), "seconds": np.array([float(arrays[f"seconds|{one}"]) for one in members])}
     for kind, shots in places:
         means, logs = (np.stack([arrays[f"{kind}|{shots}|{m}|{part}"] for m in members]) for part in PARTS)
-        step = STEP / 10 if means.size and 0 <= means.min() and means.max() <= 1 else STEP  # probabilities: finer
+        step = STEP / 10 if means.size and means.min() >= 0 and means.max() <= 1 else STEP  # probabilities: finer
         steps = np.rint(np.clip(means / step, -30_000, 30_000)).astype(np.int32)
         middle = np.median(steps, axis=0).astype(np.int32)
         logs = np.log(np.maximum(logs, 1e-12))
