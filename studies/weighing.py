@@ -96,10 +96,13 @@ def keep(case: Case, folder: Path, names: tuple[str, ...], also: tuple[str, ...]
     from stmaml.compiled import remember_programs
 
     remember_programs()
-    split, arrays = case.split(), dict[str, np.ndarray]()
+    split, part = case.split(), folder / f"{case.name}.part"
+    arrays = _read(part) if part.exists() else {}  # of a run that was ended
     draw, fold, counts, _ = questions(split, case.ordered)
     begun = time.process_time()
     for member in _members(names, also, split.train):
+        if f"seconds|{member.name}" in arrays:
+            continue
         start = time.process_time()
         held, fitted = cross_fit([member], split.train, fold, draw, counts)
         for one in held:
@@ -108,11 +111,22 @@ def keep(case: Case, folder: Path, names: tuple[str, ...], also: tuple[str, ...]
             arrays |= _packed(f"test|{shots}|{member.name}", fitted[member.name].predict(tasks))
             arrays |= _packed(f"alone|{shots}|{member.name}", whole_of(fitted[member.name]).predict(tasks))
         arrays[f"seconds|{member.name}"] = np.array(time.process_time() - start)
-    part = folder / f"{case.name}.part"
-    with part.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+        _write(part, arrays)
     part.rename(folder / f"{case.name}.npz")
     return f"{case.name} {time.process_time() - begun:.1f} s"
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """All of it or nothing, whenever the run is ended."""
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    new.rename(path)
 
 
 def _members(names: tuple[str, ...], also: tuple[str, ...], rows: GroupedRows) -> list[Member]:
