@@ -355,6 +355,6 @@ class PriorFlips:
     def fit_each(self,rows,parts,draw):
         each=[PriorFlip("",y,x).fit_each(rows,parts,draw) for y,x in ((-1.,1.),(1.,-1.),(-1.,-1.))]
         return [SeveralFlips(tuple(f)) for f in zip(*each)]
-CANDIDATES=(PriorFlips(),ForestMember(),ForestClasses("forest-classes"),PlainMixed(),SmoothMember(),SmoothClasses("smooth-classes"),
+CANDIDATES=(PriorFlips(),Logged(PlainMixed(),"mixed-plain-log"),Logged(SmoothMember(),"smooth-log"),ForestMember(),ForestClasses("forest-classes"),PlainMixed(),SmoothMember(),SmoothClasses("smooth-classes"),
  PriorFlip("prior-y"),PriorFlip("prior-x",1.,-1.),PriorFlip("prior-xy",-1.,-1.),
  Logged(SummariesMember(_OTHER),"boosting-summaries-log"),Logged(PriorFew(),"prior-log",True),MixedLogistic("mixed-levels",plain=True))
