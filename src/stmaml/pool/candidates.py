@@ -340,6 +340,107 @@ from stmaml.pool.boosted.remembered import Remembered
 from stmaml.pool.boosted.roots import take_root
 from stmaml.pool.mixed.classes import MixedLogistic
 _OTHER=Remembered(take_root)
+from scipy.optimize import minimize
+def panel_column(rows):
+    """column whose values come again in most groups"""
+    best=None
+    for j,c in enumerate(rows.columns):
+        if c.kind!="number": continue
+        u,idx=np.unique(np.round(rows.x[:,j],6),return_inverse=True)
+        if not 3<=len(u)<=40: continue
+        pair=np.unique(rows.group*len(u)+idx)
+        once=len(pair)/len(idx)                       # rows that have their value alone in the group
+        full=len(pair)/(len(u)*rows.num_groups)        # cells that are there
+        if once<0.95 or full<0.4: continue
+        if best is None or len(u)*full>best[0]: best=(len(u)*full,j,u)
+    return best
+def kernel(theta,u):
+    t=(u-u.mean())/max(u.std(),1e-9)
+    a,b,c,l,s=np.exp(theta)
+    return a*a+b*b*np.outer(t,t)+c*c*np.exp(-np.abs(t[:,None]-t)/l), s*s
+def patterns(there):
+    pat,idx=np.unique(there,axis=0,return_inverse=True)
+    return [(np.flatnonzero(p),np.flatnonzero(idx.ravel()==i)) for i,p in enumerate(pat) if p.any()]
+def loglik(S,R,pats):
+    out=0.
+    for o,gs in pats:
+        C=np.linalg.cholesky(S[np.ix_(o,o)]); z=np.linalg.solve(C,R[np.ix_(gs,o)].T)
+        out+=-0.5*(z**2).sum()-len(gs)*np.log(np.diag(C)).sum()
+    return out
+def em(S0,R,there,nu,steps=12):
+    pats=patterns(there); S=S0.copy(); G=len(R)
+    for _ in range(steps):
+        T=nu*S0
+        for o,gs in pats:
+            K=np.linalg.solve(S[np.ix_(o,o)],S[o]).T  # T x o
+            E=R[np.ix_(gs,o)]@K.T
+            T=T+E.T@E+len(gs)*(S-K@S[o])
+        new=T/(G+nu)
+        if np.abs(new-S).max()<1e-4*np.abs(S).max(): S=new; break
+        S=new
+    return S
+@dataclass(frozen=True)
+class FittedPanel:
+    root: object; j: int; u: np.ndarray; mu: np.ndarray; K: np.ndarray; noise: float; spread: object
+    def at(self,x): return np.abs(x[:,[self.j]]-self.u).argmin(1)
+    def said(self,rows,shared,joined):
+        out=np.zeros(len(joined.asked)); var=np.zeros(len(out))
+        si=self.at(rows.x[joined.support]) if len(joined.support) else np.zeros(0,int); ai=self.at(rows.x[joined.asked])
+        r=rows.y[joined.support]-shared[joined.support]-self.mu[si]
+        for t in range(len(joined.shots)):
+            a=np.flatnonzero(joined.task==t); s=np.flatnonzero(joined.support_task==t)
+            if not len(s): var[a]=np.diag(self.K)[ai[a]]; continue
+            A=self.K[np.ix_(si[s],si[s])]+self.noise*np.eye(len(s)); B=self.K[np.ix_(ai[a],si[s])]
+            sol=np.linalg.solve(A,np.column_stack([r[s],B.T]))
+            out[a]=B@sol[:,0]; var[a]=np.maximum(np.diag(self.K)[ai[a]]-(B*sol[:,1:].T).sum(1),1e-6)
+        m=shared[joined.asked]+self.mu[ai]+out
+        return Said(m,var,var+self.noise,joined.log_shots,rows.x[joined.asked])
+    def predict(self,tasks):
+        joined=Joined.of(tasks)
+        return self.spread.forecast(self.said(tasks.rows,self.root.shared(tasks.rows,joined),joined))
+    def state(self): return {}
+@dataclass(frozen=True)
+class PanelMember:
+    name: str="panel"
+    def suits(self,rows): return rows.num_classes==0 and rows.num_groups>=8 and panel_column(rows) is not None
+    def fit_each(self,rows,parts,draw):
+        _,j,u=panel_column(rows)
+        out=[]; start=None
+        with threadpool_limits(1,"blas"):
+            for p in parts:
+                f,start=self.one(rows.of_groups(p),draw,j,u,start); out.append(f)
+        return out
+    def one(self,rows,draw,j,u,start):
+        design,beta,held,limits=smooth_fit(rows,draw.seed)
+        root=SmoothRoot(design,beta,None,limits)
+        r=rows.y-held; idx=np.abs(rows.x[:,[j]]-u).argmin(1); G,T=rows.num_groups,len(u)
+        n=np.bincount(idx,minlength=T); mu=np.bincount(idx,r,T)/(n+3.0)
+        r=r-mu[idx]
+        cnt=np.bincount(rows.group*T+idx,minlength=G*T).reshape(G,T); R=np.bincount(rows.group*T+idx,r,G*T).reshape(G,T)/np.maximum(cnt,1); there=cnt>0
+        pats=patterns(there); sd=max(r.std(),1e-3)
+        def cost(th):
+            th=np.clip(th,-7,4); K,s=kernel(th,u)
+            try: return -loglik(K+(s+1e-8)*np.eye(T),R,pats)/G + 0.02*((th-np.log(sd))**2).sum()/G
+            except np.linalg.LinAlgError: return 1e6
+        x0=np.log([0.5*sd,0.3*sd,0.4*sd,0.7,0.3*sd]) if start is None else start
+        th=minimize(cost,x0,method="Nelder-Mead",options={"maxfev":250 if start is None else 80,"xatol":.02,"fatol":1e-3}).x; th=np.clip(th,-7,4)
+        K,s=kernel(th,u); S0=K+s*np.eye(T)
+        fold=np.random.default_rng(draw.seed).permutation(G)%4; best=(-np.inf,None)
+        for nu in (0.5*T+2,T+2,2*T,5*T,20*T,1e6):
+            ll=0.
+            for f in range(4):
+                m=fold!=f
+                if not (~m).any() or not m.any(): continue
+                S=em(S0,R[m],there[m],nu,6) if nu<1e6 else S0
+                ll+=loglik(S,R[~m],patterns(there[~m]))
+            if ll>best[0]: best=(ll,nu)
+        S=em(S0,R,there,best[1]) if best[1]<1e6 else S0
+        w=np.linalg.eigvalsh(S).min(); noise=float(min(s,0.95*w)) if w>0 else 1e-6; noise=max(noise,1e-6)
+        fit=FittedPanel(root,j,u,mu,S-noise*np.eye(T),noise,None)
+        joined=Joined.of(simulate(rows,draw,3000)); said=fit.said(rows,held,joined); a=joined.asked
+        sp=learn_spread(said,rows.y[a],rows.group[a],draw.seed)
+        return replace(fit,spread=sp),th
+
 @dataclass(frozen=True)
 class SeveralFlips:
     fits: tuple
@@ -355,6 +456,6 @@ class PriorFlips:
     def fit_each(self,rows,parts,draw):
         each=[PriorFlip("",y,x).fit_each(rows,parts,draw) for y,x in ((-1.,1.),(1.,-1.),(-1.,-1.))]
         return [SeveralFlips(tuple(f)) for f in zip(*each)]
-CANDIDATES=(PriorFlips(),Logged(PlainMixed(),"mixed-plain-log"),Logged(SmoothMember(),"smooth-log"),ForestMember(),ForestClasses("forest-classes"),PlainMixed(),SmoothMember(),SmoothClasses("smooth-classes"),
+CANDIDATES=(PriorFlips(),PanelMember(),Logged(PlainMixed(),"mixed-plain-log"),Logged(SmoothMember(),"smooth-log"),ForestMember(),ForestClasses("forest-classes"),PlainMixed(),SmoothMember(),SmoothClasses("smooth-classes"),
  PriorFlip("prior-y"),PriorFlip("prior-x",1.,-1.),PriorFlip("prior-xy",-1.,-1.),
  Logged(SummariesMember(_OTHER),"boosting-summaries-log"),Logged(PriorFew(),"prior-log",True),MixedLogistic("mixed-levels",plain=True))
