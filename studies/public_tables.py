@@ -72,30 +72,4 @@ REPORTING_CLASSES = {
     "wheeze": PublicTable("geepack", "ohio", "id", "resp", order="age"),
     "bacteria": PublicTable("MASS", "bacteria", "ID", "y", order="week"),
 }
-FURTHER = {
-    "produc": PublicTable("plm", "Produc", "state", "unemp", order="year"),
-    "rice": PublicTable("plm", "RiceFarms", "id", "goutput", ("noutput",)),
-    "firms": PublicTable("plm", "EmplUK", "firm", "emp", order="year"),
-    "grunfeld": PublicTable("plm", "Grunfeld", "firm", "inv", order="year"),
-    "crime": PublicTable("plm", "Crime", "county", "crmrte", ("lcrmrte",), order="year"),
-    "hedonic": PublicTable("plm", "Hedonic", "townid", "mv"),
-    "guns": PublicTable("AER", "Guns", "state", "violent", ("murder", "robbery"), order="year"),
-    "radon": PublicTable("HLMdiag", "radon", "county", "log.radon", ("county.name",)),
-    "blackmore": PublicTable("carData", "Blackmore", "subject", "exercise", order="age"),
-    "pbc": PublicTable("survival", "pbcseq", "id", "bili", ("futime", "status"), order="day"),
-    "scots": PublicTable("mlmRev", "ScotsSec", "primary", "attain", ("second",)),
-    "gcse": PublicTable("mlmRev", "Gcsemv", "school", "course", ("student",)),
-    "glucose": PublicTable("nlme", "Glucose2", "Subject", "glucose", order="Time"),
-    "dialyzer": PublicTable("nlme", "Dialyzer", "Subject", "rate", order="pressure"),
-    "orange": PublicTable("datasets", "Orange", "Tree", "circumference", order="age"),
-    "loblolly": PublicTable("datasets", "Loblolly", "Seed", "height", order="age"),
-    "dropouts": PublicTable("HLMdiag", "wages", "id", "lnw", order="exper"),
-    "epil": PublicTable("MASS", "epil", "subject", "y", order="period"),
-    "penicillin": PublicTable("lme4", "Penicillin", "plate", "diameter"),
-    "science": PublicTable("DAAG", "science", "Class", "like"),
-    "lungs": PublicTable("geepack", "respiratory", "id", "outcome", order="visit"),
-    "tinting": PublicTable("DAAG", "tinting", "id", "it", ("case",)),
-    "earnings": PublicTable("AER", "PSID7682", "id", "wage", order="year"),
-}
-"""More to develop on, where the development half cannot tell: members that take seconds, three of five parts."""
-TABLES = {**DEVELOPMENT, **REPORTING, **DEVELOPMENT_CLASSES, **REPORTING_CLASSES, **FURTHER}
+TABLES = {**DEVELOPMENT, **REPORTING, **DEVELOPMENT_CLASSES, **REPORTING_CLASSES}

@@ -252,19 +252,19 @@ def cases_of(
 ) -> list[Case]:
     """All parts of all tables, kind by kind and half by half: every table's first part, then every table's second. With
     fewer groups to learn from where there are more."""
-    from public_tables import DEVELOPMENT, DEVELOPMENT_CLASSES, FURTHER
+    from public_tables import DEVELOPMENT, DEVELOPMENT_CLASSES
 
-    halves = {**dict.fromkeys({*DEVELOPMENT, *DEVELOPMENT_CLASSES}, "development"), **dict.fromkeys(FURTHER, "further")}
+    develop = {*DEVELOPMENT, *DEVELOPMENT_CLASSES}
     found = []
     for path in sorted(folder.glob("*.npz"), key=lambda path: -path.stat().st_size):  # the longest are begun first
-        mine = halves.get(path.stem, "reporting")
+        mine = "development" if path.stem in develop else "reporting"
         if (half and half != mine) or (tables and path.stem not in tables):
             continue
         table = opened(path)
         can = {"random": True, "first": table.has_order, "halved": not table.rows.num_classes}
         most = table.rows.num_groups - -(-table.rows.num_groups // SPLITS)
         found += [(kind, mine, path, size) for kind in kinds if can[kind] for size in sizes if size < most]
-    known = [*product(kinds, ("development", "reporting", "further"))]
+    known = [*product(kinds, ("development", "reporting"))]
     return [
         Case(path, i, kind == "first", kind == "halved", size)
         for one in known
@@ -336,7 +336,7 @@ def pack(cases: list[Case], folder: Path, out: Path) -> None:
             files[-1][name] = np.frombuffer(content, dtype=np.uint8)
     for number, one in enumerate(files[:MOST_FILES]):
         path = out.with_name(f"{out.stem}.{number}.npz")
-        np.savez(path, **one)  # pyright: ignore[reportArgumentType]
+        np.savez(path, allow_pickle=False, **one)
         print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB of {len(one)} cases")
     print(f"left out: {sum(len(one) for one in files[MOST_FILES:])} cases")
 
@@ -360,7 +360,7 @@ def squeezed(path: Path) -> bytes:
         found[f"{kind}|{shots}|variance"] = np.rint((logs - low) / wide * 255).astype(np.uint8)
         found[f"{kind}|{shots}|range"] = np.array([low, wide, step])
     file = io.BytesIO()
-    np.savez(file, **found)
+    np.savez(file, allow_pickle=False, **found)
     return lzma.compress(file.getvalue(), preset=5)
 
 
@@ -388,7 +388,7 @@ def unpack(folder: Path, packed: Path) -> None:
     for path in sorted(packed.parent.glob(f"{packed.stem}.*.npz")):
         with np.load(path) as file:
             for case in file.files:
-                np.savez(folder / f"{case}.npz", **restored(file[case].tobytes()))  # pyright: ignore[reportArgumentType]
+                np.savez(folder / f"{case}.npz", allow_pickle=False, **restored(file[case].tobytes()))
                 count += 1
     print(f"{count} cases")
 
@@ -399,7 +399,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("kept", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--half", choices=("", "development", "reporting", "further"), default="")
+    parser.add_argument("--half", choices=("", "development", "reporting"), default="")
     parser.add_argument("--kinds", nargs="*", choices=("random", "first", "halved"), default=["random"])
     parser.add_argument("--tables", nargs="*", default=[])
     parser.add_argument("--members", nargs="*", default=[])

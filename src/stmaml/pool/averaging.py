@@ -40,16 +40,7 @@ class Averaged:
 def averaged(whole: Fitted, folds: Sequence[Fitted], rows: GroupedRows) -> Fitted:
     """What answers for new groups: all fits together for a small table, the one to all groups for a large one, and for
     a member that is not trained, whose fits differ in what they read alone."""
-    return (
-        whole
-        if len(rows.y) > MOST_ROWS
-        or (
-            isinstance(whole, FittedPrior)
-            or "Flip" in type(whole).__name__
-            or "Prior" in type(getattr(whole, "fitted", None)).__name__
-        )
-        else Averaged((whole, *folds))
-    )
+    return whole if len(rows.y) > MOST_ROWS or isinstance(whole, FittedPrior) else Averaged((whole, *folds))
 
 
 def whole_of(fitted: Fitted) -> Fitted:
