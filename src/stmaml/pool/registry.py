@@ -13,7 +13,7 @@ FEW_GROUPS = 60  # up to here the prior over tables is among the usual members: 
 
 
 def usual_members(rows: GroupedRows, *, minutes: float | None = None) -> list[Member]:
-    """All that suit the rows: mixed models, panels, boosted trees and ST-MAML; for few groups the prior over tables too,
+    """All that suit the rows: mixed models, panels, boosted trees, ST-MAML; for few groups the prior over tables too,
     and for a huge table on an accelerator TNP."""
     known: list[Member] = [*mixed.MEMBERS, *panels.MEMBERS, *boosted.MEMBERS, Meta(USUAL_METHOD, minutes=minutes)]
     known += [Meta(QUICK_METHOD, minutes=minutes)] if len(rows.y) >= HUGE and not on_cpu() else []
