@@ -2,7 +2,7 @@
 
 from stmaml.errors import SettingError
 from stmaml.methods import METHODS
-from stmaml.pool import boosted, mixed
+from stmaml.pool import boosted, mixed, panels
 from stmaml.pool.base import GroupedRows, Member
 from stmaml.pool.meta import Meta
 from stmaml.pool.prior import Prior
@@ -12,8 +12,9 @@ FEW_GROUPS = 60  # up to here the prior over tables is among the usual members: 
 
 
 def usual_members(rows: GroupedRows, *, minutes: float | None = None) -> list[Member]:
-    """All that suit the rows: mixed models, boosted trees and ST-MAML; for few groups the prior over tables too."""
-    known: list[Member] = [*mixed.MEMBERS, *boosted.MEMBERS, Meta(USUAL_METHOD, minutes=minutes)]
+    """All that suit the rows: mixed models, panels, boosted trees, ST-MAML; for few groups the prior over tables."""
+    known: list[Member] = [*mixed.MEMBERS, *panels.MEMBERS, *boosted.MEMBERS]
+    known += [Meta(USUAL_METHOD, minutes=minutes)]
     known += [Prior()] if rows.num_groups <= FEW_GROUPS else []
     return [member for member in known if member.suits(rows)]
 
@@ -41,5 +42,5 @@ def all_members(*, minutes: float | None = None, steps: int = 0) -> dict[str, Me
     """Every member there is, by name; for classes some have the names of those for numbers, and the first that suits
     is meant."""
     methods: list[Member] = [Meta(method, minutes=minutes) for method in METHODS]
-    known = [*mixed.MEMBERS, *mixed.OTHERS, *boosted.MEMBERS, Prior(steps=steps), *methods]
+    known = [*mixed.MEMBERS, *mixed.OTHERS, *panels.MEMBERS, *boosted.MEMBERS, Prior(steps=steps), *methods]
     return {member.name: member for member in known}

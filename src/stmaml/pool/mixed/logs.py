@@ -90,10 +90,9 @@ class MixedLog:
             for part in parts:
                 mine = labelled(rows.of_groups(part))
                 place = best_bend(mine, place, tried)
-                log = _log(mine.y, BENDS[place])
-                reach = BEYOND * float(np.ptp(mine.y))
-                limits = (float(mine.y.min()) - reach, float(mine.y.max()) + reach)
-                found.append(FittedLog(log, limits, fit_model(replace(mine, y=log(mine.y)), KIND, starts)))
+                log = log_of(mine.y, BENDS[place])
+                model = fit_model(replace(mine, y=log(mine.y)), KIND, starts)
+                found.append(FittedLog(log, limits_of(mine.y), model))
         return found
 
     def restore(self, state: Arrays) -> Fitted:
@@ -102,7 +101,14 @@ class MixedLog:
         return FittedLog(Log(bend, end), (low, high), Model.restore(state))
 
 
-def _log(y: Float[np.ndarray, " n"], bend: float) -> Log:
+def limits_of(y: Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """How low and how high a mean may be."""
+    reach = BEYOND * float(np.ptp(y))
+    return float(y.min()) - reach, float(y.max()) + reach
+
+
+def log_of(y: Float[np.ndarray, " n"], bend: float) -> Log:
+    """The logarithm of some targets with this curvature."""
     return Log(bend, float(y.min() if bend > 0 else y.max()))
 
 
@@ -115,7 +121,7 @@ def best_bend(rows: GroupedRows, start: int, starts: Starts) -> int:
         if not 0 <= place < len(BENDS):
             return np.inf
         if place not in known:
-            log = _log(few.y, BENDS[place])
+            log = log_of(few.y, BENDS[place])
             known[place] = misfit(replace(few, y=log(few.y)), own, starts) - 2.0 * float(log.log_slope(few.y).sum())
         return known[place]
 
