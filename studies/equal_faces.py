@@ -1,6 +1,7 @@
 """Ambiguous faces on equal terms: every row by its recipe, scored as its z is drawn narrower or wider.
 
     python studies/equal_faces.py prepare FOLDER --data FACES                       decodes once: FOLDER/faces.npz
+    python studies/equal_faces.py ahead FOLDER JOB ... --programs PROGRAMS          for a GPU that is not here
     python studies/equal_faces.py compile FOLDER JOB ... [--programs PROGRAMS]      and first speeds
     python studies/equal_faces.py train FOLDER JOB ... [--programs PROGRAMS] [--until UNIX_SECONDS]
     python studies/equal_faces.py show FOLDER ... [--figure docs/figures/faces-trade-off.png]
@@ -51,7 +52,7 @@ from stmaml.recipes import Experiment, recipe
 from stmaml.recipes.base import with_changes
 from stmaml.tasks import Task, TaskBatch, TaskSpec, Weight
 
-FACTORS = (1.0, 0.0, 0.5, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+FACTORS = (1.0, 0.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 OPEN = "open"
 AT_ONCE, SIDE_BY_SIDE = 64, 16  # tasks scored in one call, and of those at the same time
 VAL_AT_ONCE = 50
@@ -151,28 +152,35 @@ class Row:
 
     def nll(self, learner: AbstractMetaLearner) -> float:
         """On validation tasks, which have one rule each."""
-        found, tasks, draws = [], self.tests.val, self.training.config.val_samples
+        count = self.tests.val.num_tasks
+        found = [self.training.program(*self.judging(learner, first)) for first in range(0, count, VAL_AT_ONCE)]
+        return float(np.concatenate([np.asarray(one) for one in found])[:count].mean())
+
+    def judging(self, learner: AbstractMetaLearner, first: int) -> tuple[Any, ...]:
+        """NLLs of VAL_AT_ONCE validation tasks from the first one on: name, program, and what it is given."""
+        draws = self.training.config.val_samples
 
         def score(learner: AbstractMetaLearner, source: Any, drawn: Any, key: Any, first: Any) -> Any:
             return score_batch(looped(learner), source.expand(drawn), draws, key, first)["nll"]
 
-        for first in range(0, tasks.num_tasks, VAL_AT_ONCE):
-            drawn = some_of(tasks.stored, first, VAL_AT_ONCE)
-            args = (learner, self.tests.opened.val, drawn, jr.key(VAL_SEED), jnp.asarray(first))
-            found.append(np.asarray(self.training.program("judge", score, *args)))
-        return float(np.concatenate(found)[: tasks.num_tasks].mean())
+        drawn = some_of(self.tests.val.stored, first, VAL_AT_ONCE)
+        return "judge", score, learner, self.tests.opened.val, drawn, jr.key(VAL_SEED), jnp.asarray(first)
 
     def log_p(self, tasks: TaskSet, factor: float, count: int, models: int, seed: int) -> Float[np.ndarray, "m s r q"]:
         """Log-probabilities of the true labels of the first `count` tasks under each model, as `evaluate` samples
         them."""
-        learner, found = wider(looped(self.training.states[1]), factor), []
-        turns = -(-models // MODELS_AT_ONCE) if self.samples else 1
+        found, turns = [], -(-models // MODELS_AT_ONCE) if self.samples else 1
         for first in range(0, count, AT_ONCE):
             self.training.in_time()
-            args = (learner, self.tests.album, some_of(tasks.stored, first, AT_ONCE), jr.key(seed), jnp.asarray(first))
-            each = [self.training.program("answers", answers, *args, jnp.asarray(turn)) for turn in range(turns)]
+            name, program, *args = self.answering(tasks, factor, seed, first)
+            each = [self.training.program(name, program, *args, jnp.asarray(turn)) for turn in range(turns)]
             found.append(np.concatenate([np.asarray(one) for one in each], axis=1))
         return np.concatenate(found)[:count, :models]
+
+    def answering(self, tasks: TaskSet, factor: float, seed: int, first: int) -> tuple[Any, ...]:
+        """One turn of models on AT_ONCE tasks: name, program, and what it is given but for the number of the turn."""
+        learner, drawn = wider(looped(self.training.states[1]), factor), some_of(tasks.stored, first, AT_ONCE)
+        return "answers", answers, learner, self.tests.album, drawn, jr.key(seed), jnp.asarray(first)
 
     @cached_property
     def samples(self) -> bool:
@@ -268,6 +276,14 @@ def _summaries(values: dict[str, np.ndarray], part: str, factors: tuple[float, .
     }
 
 
+def compile_ahead(row: Row) -> None:
+    """All programs of a row, for a GPU that is not here."""
+    training, tests = row.training, row.tests
+    training.ahead(*training.stepping(training.states[0], 0))
+    training.ahead(*row.judging(training.states[1], 0))
+    training.ahead(*row.answering(tests.test, 1.0, TEST_SEED, 0), jnp.asarray(0))
+
+
 def compile_row(row: Row) -> None:
     """All programs of a row, run twice, and how long that took."""
     row.training.paced()
@@ -302,6 +318,8 @@ def train_rows(flags: Any) -> None:
             source = OpenTasks(source, tests.three_of(0, "training"), share)
         row = Row(Training(job, experiment, benchmark, source, programs, flags.until), tests)
         print(f"{job.name}: ready after {time.time() - began:.0f} s", flush=True)
+        if flags.stage == "ahead":
+            return compile_ahead(row)
         if flags.stage == "compile":
             return compile_row(row)
         about = row.training.train(row.nll, flags.folder / "states", fit=flags.fit)
@@ -311,7 +329,7 @@ def train_rows(flags: Any) -> None:
 
 
 def main() -> None:
-    parser = arguments(__doc__, ["prepare", "compile", "train", "show"], tasks=48_000, jobs="*")
+    parser = arguments(__doc__, ["prepare", "ahead", "compile", "train", "show"], tasks=48_000, jobs="*")
     parser.add_argument("--data", help="faces as the benchmark reads them; FOLDER/faces.npz if not given")
     parser.add_argument("--val-tasks", type=int, default=200)
     parser.add_argument("--choosing-tasks", type=int, default=200)

@@ -30,6 +30,7 @@ import numpy as np
 from ahead import Programs
 from clock import falling, parameters
 from resumed import OutOfTime, claimed, files_of, keep, kept
+from training_rows import here, on_host
 
 from stmaml.benchmarks.base import SEARCH_SEED, TEST_SEED, Benchmark
 from stmaml.benchmarks.regression2d import RANGES
@@ -80,13 +81,14 @@ class Row:
         fewer."""
         padded = [*trials, *[trials[-1]] * (SEEDS - len(trials))]
         config = level(trials[0].of(self.base).training)
-        made = [varied(self.base, trial, benchmark) for trial in padded for benchmark in self.opened]
-        states = [initial_state(learner, config) for learner, _ in made]
+        with on_host():
+            made = [varied(self.base, trial, benchmark) for trial in padded for benchmark in self.opened]
+            states = bundle([initial_state(learner, config) for learner, _ in made])
+            sources, keys = stacked([*self.opened] * SEEDS), jnp.stack([key for _, key in made])
         rates = np.array([trial.settings[OUTER_LR] for trial in padded for _ in self.opened])
-        keys = jnp.stack([key for _, key in made])
         words = [str(value) for _, value in trials[0].group if isinstance(value, str)]
         name = "-".join([self.name, *words, f"{config.tasks_per_batch}"])
-        return Lanes(name, bundle(states), stacked([*self.opened] * SEEDS), keys, rates, config)
+        return Lanes(name, here(states), here(sources), here(keys), rates, config)
 
     def chosen(self, chosen: dict[str, Any]) -> "Lanes":
         """Fresh learners of what the search chose, SEEDS of them on each range."""

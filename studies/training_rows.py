@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,13 +95,13 @@ class Training:
     def __post_init__(self):
         self.config = level(self.experiment.training)
         self.steps = CHUNK * -(-self.job.tasks // (CHUNK * self.config.tasks_per_batch))
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):  # compiles its many small parts sooner
+        with on_host():
             init_key, train_key = run_keys(self.job.seed)
             scaling = scaling_for(self.experiment, self.benchmark)
             learner = fresh(self.experiment, self.benchmark.train.spec, scaling, key=init_key)
             state = initial_state(learner, self.config)
-        self.key = _here(train_key)
-        self.states = (_here(state), _here(state.learner))
+        self.key = here(train_key)
+        self.states = (here(state), here(state.learner))
 
     def in_time(self) -> None:
         """Raises where the time that was given is up."""
@@ -185,7 +186,12 @@ class Training:
         return {**about, **trained, "seen": told}
 
 
-def _here(tree: Any) -> Any:
+def on_host() -> AbstractContextManager[Any]:
+    """Arrays that are made under it are the processor's, which compiles many small parts sooner than a GPU."""
+    return jax.default_device(jax.local_devices(backend="cpu")[0])
+
+
+def here(tree: Any) -> Any:
     """The tree with its arrays on the device."""
     return jax.tree.map(lambda leaf: jax.device_put(leaf, jax.local_devices()[0]) if eqx.is_array(leaf) else leaf, tree)
 
