@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from public_tables import SETS
 
 from stmaml.pool.averaging import whole_of
 from stmaml.pool.base import Draw, Forecast, GroupedRows, Member, Tasks
@@ -252,19 +253,16 @@ def cases_of(
 ) -> list[Case]:
     """All parts of all tables, kind by kind and half by half: every table's first part, then every table's second. With
     fewer groups to learn from where there are more."""
-    from public_tables import DEVELOPMENT, DEVELOPMENT_CLASSES
-
-    develop = {*DEVELOPMENT, *DEVELOPMENT_CLASSES}
     found = []
     for path in sorted(folder.glob("*.npz"), key=lambda path: -path.stat().st_size):  # the longest are begun first
-        mine = "development" if path.stem in develop else "reporting"
+        mine = next(name for name, its in SETS.items() if path.stem in its)
         if (half and half != mine) or (tables and path.stem not in tables):
             continue
         table = opened(path)
         can = {"random": True, "first": table.has_order, "halved": not table.rows.num_classes}
         most = table.rows.num_groups - -(-table.rows.num_groups // SPLITS)
         found += [(kind, mine, path, size) for kind in kinds if can[kind] for size in sizes if size < most]
-    known = [*product(kinds, ("development", "reporting"))]
+    known = [*product(kinds, SETS)]
     return [
         Case(path, i, kind == "first", kind == "halved", size)
         for one in known
@@ -399,7 +397,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("kept", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--half", choices=("", "development", "reporting"), default="")
+    parser.add_argument("--half", choices=("", *SETS), default="")
     parser.add_argument("--kinds", nargs="*", choices=("random", "first", "halved"), default=["random"])
     parser.add_argument("--tables", nargs="*", default=[])
     parser.add_argument("--members", nargs="*", default=[])
