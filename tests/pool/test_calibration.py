@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, ndtri
 
-from stmaml.pool.pooling import steady_class_temperature, steady_scores, steady_temperature
+from stmaml.pool.steady import steady_best_temperature, steady_scores, steady_temperature
 from stmaml.tables.calibration import LEVELS, TEMPERATURES
 
 NOMINAL = (0.5, 0.8, 0.9)
@@ -75,7 +75,7 @@ def test_temperatures_of_classes_mend_more_than_they_break(groups: int):
     plain = int(np.abs(np.log(TEMPERATURES)).argmin())
     for temperature, gain in ((1.0, -0.004), (3.0, 0.05)):
         new = class_losses(20_000, temperature, random).mean(0)
-        found = [steady_class_temperature(class_losses(groups, temperature, random)) for _ in range(100)]
+        found = [steady_best_temperature(class_losses(groups, temperature, random)) for _ in range(100)]
         after = np.interp(np.log(found), np.log(TEMPERATURES), new).mean()
         assert new[plain] - after > gain
 
@@ -83,5 +83,5 @@ def test_temperatures_of_classes_mend_more_than_they_break(groups: int):
 def test_temperatures_of_many_groups_are_believed():
     losses = class_losses(20_000, 2.0, np.random.default_rng(0))
     best = TEMPERATURES[losses.mean(0).argmin()]
-    assert steady_class_temperature(losses) == pytest.approx(best, rel=0.02)
-    assert steady_class_temperature(losses[:1]) == 1.0
+    assert steady_best_temperature(losses) == pytest.approx(best, rel=0.02)
+    assert steady_best_temperature(losses[:1]) == 1.0

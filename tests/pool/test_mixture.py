@@ -67,7 +67,7 @@ def test_newtons_steps_find_what_halving_finds(apart: float):
     scores = np.array([-4.7, -1.6, 0.0, 0.7, 3.1])[:, None].repeat(200, 1)
     found = one.at_scores(scores)
     np.testing.assert_allclose(found, one._halved(scores), rtol=1e-9, atol=1e-7)
-    np.testing.assert_array_equal(one._part(np.arange(3, 9)).at_scores(scores[:, 3:9]), found[:, 3:9])
+    np.testing.assert_array_equal(one.at(np.arange(3, 9)).at_scores(scores[:, 3:9]), found[:, 3:9])
 
 
 def test_members_without_weight_change_nothing():

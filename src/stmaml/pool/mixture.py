@@ -50,10 +50,11 @@ class Mixture:
     def at_scores(self, scores: Float[np.ndarray, "l n"]) -> Float[np.ndarray, "l n"]:
         """The value of each row that lies at each normal score."""
         parts = [slice(first, first + AT_ONCE) for first in range(0, scores.shape[1], AT_ONCE)]
-        found = [self._part(part)._solved(scores[:, part]) for part in parts]
+        found = [self.at(part)._solved(scores[:, part]) for part in parts]
         return np.concatenate(found, axis=1) if found else np.zeros_like(scores)
 
-    def _part(self, rows: slice | Int[np.ndarray, " m"]) -> "Mixture":
+    def at(self, rows: slice | Int[np.ndarray, " m"]) -> "Mixture":
+        """Some of the rows."""
         return Mixture(self.weight[:, rows], self.mean[:, rows], self.std[:, rows])
 
     def _solved(self, scores: Float[np.ndarray, "l n"]) -> Float[np.ndarray, "l n"]:
@@ -70,7 +71,7 @@ class Mixture:
             at, near = np.where(inside | small, at - step, (low + high) / 2), small.all(0)
             found[:, rows[near]] = at[:, near]
             left = np.flatnonzero(~near)  # each row goes on for itself, so that its answer is its own
-            rows, part = rows[left], part._part(left)
+            rows, part = rows[left], part.at(left)
             low, high, at, scores = (each[:, left] for each in (low, high, at, scores))
         if len(rows):
             found[:, rows] = part._halved(scores)

@@ -99,11 +99,13 @@ class PoolModel:
         if self.schema.target.is_class:
             edges = np.cumsum(self.pooling.odds(said, shots), axis=1)
             return (random.random((num_draws, len(edges), 1)) > edges).sum(2).clip(max=edges.shape[1] - 1)
-        mixture = self.pooling.mixture(said, shots)
+        mixture = self.pooling.usual(self.pooling.mixture(said, shots), shots)
         which = random.choice(len(said), num_draws, p=mixture.weight.mean(1) / mixture.weight.mean(1).sum())
         share = np.stack([one.task_variance / np.maximum(one.variance, 1e-12) for one in said.values()])[which]
         whole, own = random.standard_normal((num_draws, 1)), random.standard_normal((num_draws, mixture.mean.shape[1]))
-        drawn = mixture.mean[which] + mixture.std[which] * (np.sqrt(share) * whole + np.sqrt(1 - share) * own)
+        tail, width = self.pooling.tail_at(shots)
+        wide = np.where(random.random(own.shape) < tail, width, 1.0)  # of the whole spread; the group's part is its own
+        drawn = mixture.mean[which] + mixture.std[which] * (np.sqrt(share) * whole + np.sqrt(wide**2 - share) * own)
         return drawn * self.schema.target.std + self.schema.target.mean
 
     def check_support(self, support: pl.DataFrame) -> None:
@@ -194,10 +196,10 @@ class PoolModel:
         target = self.schema.target
         raw = self.pooling.mixture(said, shots)
         finished = self.pooling.finished(raw, shots)
-        whole = finished.mixture
+        whole, usual = finished.mixture, self.pooling.usual(raw, shots)  # tails are noise, whatever the group
         inner = np.stack([one.task_variance / np.maximum(one.variance, 1e-12) for one in said.values()])
-        centre = whole.expected()
-        task = (whole.weight * (inner * whole.std**2 + (whole.mean - centre) ** 2)).sum(0)
+        centre = usual.expected()
+        task = (usual.weight * (inner * usual.std**2 + (usual.mean - centre) ** 2)).sum(0)
         columns = {"prediction": centre * target.std + target.mean, "std": np.sqrt(whole.variance()) * target.std}
         found = finished.quantiles(levels) if len(levels) else np.zeros((0, len(shots)))
         columns |= {level_name(level): q * target.std + target.mean for level, q in zip(levels, found, strict=True)}

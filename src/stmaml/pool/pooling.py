@@ -14,23 +14,13 @@ from stmaml.errors import RunError
 from stmaml.pool.base import Forecast
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.mixture import Mixture
+from stmaml.pool.steady import padded, softened, steady_best_temperature, steady_scores, steady_temperature, tempered
+from stmaml.pool.tails import Tail, learn_tail, with_tails
 from stmaml.pool.weights import Costs, Weights, class_weights, crps_costs, learn_weights
-from stmaml.tables.calibration import (
-    LEVELS,
-    TEMPERATURES,
-    Calibration,
-    Rows,
-    conformal_floors,
-    conformal_scores,
-    free_rows,
-)
+from stmaml.tables.calibration import LEVELS, TEMPERATURES, Calibration, conformal_floors
 
 WIDENED_BY = 2.0  # groups' worth of belief that a member's own spread is right
 SMALLEST_SHARE = 0.01  # a member with less weight everywhere is not asked
-TRUST = 0.2
-"""How far, in logarithms, the spread of a pool is off before calibration: what is believed where groups are few."""
-FREE_ROWS = 30.0
-"""Free rows that weigh as much as the belief that a pool's own quantiles are right."""
 FLOOR = 1e-4  # the smallest variance, in spreads of the targets squared
 
 
@@ -48,6 +38,8 @@ class Pooling:
     """For each of `counts`, the factor on each member's standard deviation."""
     weight: tuple[tuple[float, ...], ...]
     calibration: Calibration
+    tails: tuple[tuple[float, float], ...] = ()
+    """For each of `counts`, with which probability the spread is how many times as wide; none of pools of old."""
 
     def used(self) -> tuple[str, ...]:
         """The members that have a say."""
@@ -79,10 +71,20 @@ class Pooling:
         said = np.stack([forecasts[self.members[i]].mean for i in places])
         return np.einsum("kn,knc->nc", weight / weight.sum(0), said)
 
+    def usual(self, mixture: Mixture, shots: Int[np.ndarray, " n"]) -> Mixture:
+        """The pooled distribution of each row at the fitted spread, without tails."""
+        return tempered(mixture, np.exp(self._at(np.log(np.array(self.calibration.temperature))[:, None], shots)[0]))
+
     def finished(self, mixture: Mixture, shots: Int[np.ndarray, " n"]) -> "Finished":
         """The recalibrated prediction of each row."""
-        temperature = np.exp(self._at(np.log(np.array(self.calibration.temperature))[:, None], shots)[0])
-        return Finished(tempered(mixture, temperature), self._at(np.array(self.calibration.scores), shots))
+        whole = with_tails(self.usual(mixture, shots), *self.tail_at(shots))
+        return Finished(whole, self._at(np.array(self.calibration.scores), shots))
+
+    def tail_at(self, shots: Int[np.ndarray, " n"]) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """For each row, with which probability its spread is how many times as wide."""
+        tails = self.tails or ((0.0, 1.0),) * len(self.counts)
+        share, log_width = self._at(np.array([(share, np.log(width)) for share, width in tails]), shots)
+        return share, np.exp(log_width)
 
     def _between(self, table: Sequence[Sequence[float]], shots: Int[np.ndarray, " n"]) -> Float[np.ndarray, "k n"]:
         return self._at(np.array(table), shots)
@@ -103,7 +105,8 @@ class Pooling:
         """Back from `to_json`."""
         counts, names = (need(kind, content[name], name) for kind, name in KINDS)
         spread, weight = (need(tuple[tuple[float, ...], ...], content[name], name) for name in ("spread", "weight"))
-        found = Pooling(names, counts, spread, weight, Calibration.from_json(content["calibration"]))
+        tails = need(tuple[tuple[float, float], ...], content.get("tails", ()), "tails")
+        found = Pooling(names, counts, spread, weight, Calibration.from_json(content["calibration"]), tails)
         if not names or not counts or counts[0] < 0 or sorted({*counts}) != [*counts]:
             raise RunError("a pool must have members, and numbers of labelled rows that rise from 0 or more")
         shape = (len(counts), len(names))
@@ -112,6 +115,8 @@ class Pooling:
                 raise RunError("a pool must have a spread above 0 and a weight of each member for each of its counts")
         if not np.sum(weight, axis=1).all():
             raise RunError("weights of 0 alone")
+        if tails and not (len(tails) == len(counts) and all(0 <= s < 1 <= w < np.inf for s, w in tails)):
+            raise RunError("'tails' must be a share below 1 and a width of at least 1 for each of a pool's counts")
         return found
 
 
@@ -146,19 +151,6 @@ class Finished:
         return inside + min(score - known[0], 0) + max(score - known[-1], 0)
 
 
-def tempered(mixture: Mixture, temperature: Float[np.ndarray, "*n"]) -> Mixture:
-    """Stretched about its mean."""
-    centre = mixture.expected()
-    return Mixture(mixture.weight, centre + temperature * (mixture.mean - centre), temperature * mixture.std)
-
-
-def softened(odds: Float[np.ndarray, "n c"], temperature: Float[np.ndarray, "*t"]) -> Float[np.ndarray, "n c"]:
-    """Probabilities with their logarithms divided by the temperature."""
-    logs = np.log(np.maximum(odds, 1e-12)) / temperature
-    shares = np.exp(logs - logs.max(1, keepdims=True))
-    return shares / shares.sum(1, keepdims=True)
-
-
 def learn_pooling(held: Sequence[HeldOut]) -> Pooling:
     """Weights and calibration from what members said of held-out groups."""
     names = tuple(held[0].forecasts)
@@ -171,8 +163,9 @@ def learn_pooling(held: Sequence[HeldOut]) -> Pooling:
     counts = tuple(one.shots for one in held)
     rough = Calibration(counts, (1.0,) * len(held), groups=held[0].num_groups)
     plain = Pooling(names, counts, _tuples(spread), _tuples(weights), rough)
-    calibrate = _class_calibration if is_class else _number_calibration
-    return dataclasses.replace(plain, calibration=calibrate(plain, held))
+    if is_class:
+        return dataclasses.replace(plain, calibration=_class_calibration(plain, held))
+    return _calibrated(plain, held)
 
 
 def _tuples(rows: Sequence[Float[np.ndarray, " k"]]) -> tuple[tuple[float, ...], ...]:
@@ -206,49 +199,22 @@ def _class_weights(held: HeldOut, names: Sequence[str]) -> Weights:
     return class_weights(likelihood, held.tasks.group[held.tasks.task])
 
 
-def _number_calibration(plain: Pooling, held: Sequence[HeldOut]) -> Calibration:
-    temperatures, scores = [], []
+def _calibrated(plain: Pooling, held: Sequence[HeldOut]) -> Pooling:
+    """With tails, spread and quantiles that held-out targets show."""
+    temperatures, tails, scores = [], [], []
     for one in held:
         raw = plain.mixture(one.forecasts, np.full(len(one.y), one.shots))
         values, weight = padded(raw.normal_scores(one.y), one.tasks.task)
-        temperatures.append(steady_temperature(values, weight, one.num_groups))
-        again, _ = padded(tempered(raw, np.array(temperatures[-1])).normal_scores(one.y), one.tasks.task)
+        shown = learn_tail(raw, one.y, one.tasks.group[one.tasks.task])
+        temperature, tail = shown or (steady_temperature(values, weight, one.num_groups), Tail())
+        every = np.ones(len(one.y))
+        mended = with_tails(tempered(raw, temperature * every), tail.share * every, tail.width * every)
+        again, _ = padded(mended.normal_scores(one.y), one.tasks.task)
+        temperatures.append(temperature)
+        tails.append((tail.share, tail.width))
         scores.append(steady_scores(again, weight, one.num_groups))
-    return Calibration(plain.counts, tuple(temperatures), tuple(scores), held[0].num_groups)
-
-
-def steady_temperature(values: Rows, weight: Rows, groups: int) -> float:
-    """The factor on the spread by which held-out normal scores have variance 1, pulled towards 1 where groups are too
-    few to tell. `values` are by task, all groups in turn."""
-    by_group = (values**2 * weight).reshape(-1, groups, values.shape[1]).sum((0, 2))
-    by_group = by_group / weight.reshape(-1, groups, values.shape[1]).sum((0, 2))
-    variance = max(float(by_group.mean()), 1e-6)
-    error = by_group.var(ddof=1) / variance**2 / groups / 4 if groups > 1 else np.inf  # of the log of the spread
-    return float(np.exp(TRUST**2 / (TRUST**2 + error) * np.log(variance) / 2))
-
-
-def steady_class_temperature(nll: Float[np.ndarray, "g t"]) -> float:
-    """The temperature of the least log-loss, pulled towards 1 like the spread of numbers. `nll` is that of each group
-    at each of TEMPERATURES; how far off its minimum may be, the spread of groups' slopes over its curvature says."""
-    place = int(np.clip(nll.mean(0).argmin(), 1, len(TEMPERATURES) - 2))
-    step = float(np.log(TEMPERATURES[1] / TEMPERATURES[0]))
-    below, at, above = nll[:, place - 1], nll[:, place], nll[:, place + 1]
-    curvature = float((above - 2 * at + below).mean()) / step**2
-    if len(nll) < 2 or curvature <= 0:
-        return 1.0
-    error = ((above - below) / (2 * step)).var(ddof=1) / len(nll) / curvature**2
-    return float(TEMPERATURES[place] ** (TRUST**2 / (TRUST**2 + error)))
-
-
-def steady_scores(values: Rows, weight: Rows, groups: int) -> tuple[float, ...]:
-    """The normal score at which each of LEVELS holds, between that of held-out groups and the plain one: the more free
-    rows these are worth, the nearer to theirs."""
-    if groups < 2:
-        return tuple(ndtri(np.array(LEVELS)).tolist())
-    found = np.array(conformal_scores(values, weight, groups))
-    worth = min(free_rows(each, weight, groups) for each in (values, np.abs(values)))
-    known = ndtri(np.array(LEVELS))
-    return tuple((known + worth / (worth + FREE_ROWS) * (found - known)).tolist())
+    calibration = Calibration(plain.counts, tuple(temperatures), tuple(scores), held[0].num_groups)
+    return dataclasses.replace(plain, calibration=calibration, tails=tuple(tails))
 
 
 def _class_calibration(plain: Pooling, held: Sequence[HeldOut]) -> Calibration:
@@ -259,19 +225,8 @@ def _class_calibration(plain: Pooling, held: Sequence[HeldOut]) -> Calibration:
         nll = np.stack([-np.log(softened(odds, np.array(t))[rows, truth] + 1e-12) for t in TEMPERATURES], axis=1)
         by_task = np.stack([np.bincount(one.tasks.task, column) for column in nll.T], axis=1)
         by_task /= np.bincount(one.tasks.task)[:, None]
-        best = steady_class_temperature(by_task.reshape(-1, one.num_groups, len(TEMPERATURES)).mean(0))
+        best = steady_best_temperature(by_task.reshape(-1, one.num_groups, len(TEMPERATURES)).mean(0))
         temperatures.append(best)
         values, weight = padded(softened(odds, np.array(best))[rows, truth], one.tasks.task)
         floors.append(conformal_floors(values, weight, one.num_groups))
     return Calibration(plain.counts, tuple(temperatures), (), held[0].num_groups, tuple(floors))
-
-
-def padded(
-    values: Float[np.ndarray, " n"], task: Int[np.ndarray, " n"]
-) -> tuple[Float[np.ndarray, "t q"], Float[np.ndarray, "t q"]]:
-    """Values of rows by task, and which of them are real."""
-    count = np.bincount(task)
-    place = np.arange(len(task)) - np.repeat(np.cumsum(count) - count, count)
-    table, weight = np.zeros((2, len(count), count.max()))
-    table[task, place], weight[task, place] = values, 1.0
-    return table, weight

@@ -1,0 +1,148 @@
+"""Tails of a pool against SciPy's densities, and what is learnt of them against how targets were made."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from stmaml.errors import RunError
+from stmaml.estimators import FewShotRegressor
+from stmaml.pool.base import Forecast, GroupedRows, Tasks
+from stmaml.pool.crossfit import HeldOut
+from stmaml.pool.mixture import Mixture
+from stmaml.pool.pooling import Pooling, learn_pooling
+from stmaml.pool.tails import Tail, learn_tail, with_tails
+
+ROWS = 10
+
+
+def normal(mean: np.ndarray, std: float) -> Mixture:
+    return Mixture(np.ones((1, len(mean))), mean[None], np.full((1, len(mean)), std))
+
+
+def targets(groups: int, share: float, width: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Noise of spread 1, and with some probability `width`, of the rows of each group."""
+    random = np.random.default_rng(seed)
+    wide = random.uniform(size=groups * ROWS) < share
+    y = random.standard_normal(groups * ROWS) * np.where(wide, width, 1.0)
+    return y, np.repeat(np.arange(groups), ROWS)
+
+
+def test_tails_are_a_second_wider_mixture_about_the_same_mean():
+    one = Mixture(np.array([[0.3], [0.7]]), np.array([[-1.0], [2.0]]), np.array([[0.5], [1.0]]))
+    found, mean = with_tails(one, np.array([0.2]), np.array([3.0])), 1.1
+    grid = np.linspace(-40, 40, 80_001)
+    usual = 0.3 * stats.norm.pdf(grid, -1, 0.5) + 0.7 * stats.norm.pdf(grid, 2, 1)
+    wide = 0.3 * stats.norm.pdf(grid, mean - 6.3, 1.5) + 0.7 * stats.norm.pdf(grid, mean + 2.7, 3)
+    each = Mixture(*(np.repeat(part, len(grid), axis=1) for part in (found.weight, found.mean, found.std)))
+    np.testing.assert_allclose(np.exp(each.log_prob(grid)), 0.8 * usual + 0.2 * wide, atol=1e-12)
+    assert found.expected()[0] == pytest.approx(mean)
+    assert integrate.simpson(np.exp(each.log_prob(grid)), x=grid) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_no_share_is_no_change():
+    one = normal(np.zeros(4), 1.0)
+    assert with_tails(one, np.zeros(4), np.full(4, 5.0)) is one
+
+
+@pytest.mark.parametrize(("share", "width"), [(0.05, 8.0), (0.2, 3.0)])
+def test_tails_are_found_as_targets_were_made(share: float, width: float):
+    y, group = targets(400, share, width, seed=1)
+    spread = y.std()  # what squares tell
+    found = learn_tail(normal(np.zeros(len(y)), float(spread)), y, group)
+    assert found is not None
+    temperature, tail = found
+    assert temperature * spread == pytest.approx(1.0, rel=0.1)
+    assert tail.share == pytest.approx(share, rel=0.55)
+    assert tail.width == pytest.approx(width, rel=0.4)
+    new, _ = targets(4000, share, width, seed=2)
+    truth = np.log((1 - share) * stats.norm.pdf(new) + share * stats.norm.pdf(new, scale=width)).mean()
+    every = np.ones(len(new))
+    said = with_tails(normal(np.zeros(len(new)), temperature * spread), tail.share * every, tail.width * every)
+    before = normal(np.zeros(len(new)), float(spread))
+    assert truth - said.log_prob(new).mean() < 0.01 < truth - before.log_prob(new).mean()
+
+
+def test_the_unit_of_targets_does_not_matter():
+    y, group = targets(60, 0.1, 5.0, seed=3)
+    one, other = (learn_tail(normal(np.full(len(y), 7.0 * u), 1.5 * u), 7 * u + u * y, group) for u in (1.0, 100.0))
+    assert one is not None
+    assert other is not None
+    assert one[1] == other[1]
+    assert one[0] == pytest.approx(other[0], rel=1e-6)
+
+
+def test_normal_targets_mostly_show_no_tails_and_lose_little_by_those_they_show():
+    new, _ = targets(2000, 0.0, 1.0, seed=99)
+    every, losses = np.ones(len(new)), []
+    for seed in range(40):
+        y, group = targets(20, 0.0, 1.0, seed)
+        temperature, tail = learn_tail(normal(np.zeros(len(y)), 1.0), y, group) or (1.0, Tail())
+        said = with_tails(normal(np.zeros(len(new)), max(temperature, 0.01)), tail.share * every, tail.width * every)
+        losses.append(stats.norm.logpdf(new).mean() - said.log_prob(new).mean())
+    assert np.mean(np.array(losses) > 0) < 0.35
+    assert np.mean(losses) < 0.006
+
+
+def test_one_group_shows_nothing():
+    y, group = targets(1, 0.5, 8.0, seed=0)
+    assert learn_tail(normal(np.zeros(len(y)), 1.0), y, group) is None
+
+
+def held_out(share: float, groups: int = 60) -> HeldOut:
+    y, group = targets(groups, share, 8.0, seed=5)
+    rows = GroupedRows(np.zeros((len(y), 0)), y, group, np.zeros((len(y), 0), dtype=int), ())
+    query = tuple(rows.by_group())
+    tasks = Tasks(rows, tuple(np.zeros(0, dtype=int) for _ in query), query)
+    said = Forecast(np.zeros(len(y)), np.zeros(len(y)), np.full(len(y), float(y.var())))
+    return HeldOut(0, tasks, {"member": said}, np.arange(groups) % 5)
+
+
+def test_a_pool_with_outliers_is_neither_too_wide_nor_too_sure():
+    held = held_out(0.03)
+    pooling, shots = learn_pooling([held]), np.zeros(len(held.y), dtype=int)
+    without = Pooling(pooling.members, pooling.counts, pooling.spread, pooling.weight, pooling.calibration)
+    raw = pooling.mixture(held.forecasts, shots)
+    density, old = (one.finished(raw, shots).mixture.log_prob(held.y).mean() for one in (pooling, without))
+    assert pooling.tails[0][0] > 0
+    assert density > old + 0.1
+    low, high = pooling.finished(raw, shots).quantiles([0.25, 0.75])
+    assert ((held.y > low) & (held.y < high)).mean() == pytest.approx(0.5, abs=0.03)
+    quartile = raw.at_scores(np.full((1, len(shots)), 0.6745))[0].mean()
+    assert (high - low).mean() < 0.8 * 2 * quartile  # of the spread that squares tell
+
+
+def test_pools_without_outliers_stay_as_they_were():
+    held = held_out(0.0)
+    assert learn_pooling([held]).tails == ((0.0, 1.0),)
+
+
+def test_tails_are_kept_and_pools_of_old_have_none():
+    pooling = learn_pooling([held_out(0.03)])
+    content = json.loads(json.dumps(pooling.to_json()))
+    assert Pooling.from_json(content) == pooling
+    assert Pooling.from_json({k: v for k, v in content.items() if k != "tails"}).tails == ()
+
+
+@pytest.mark.parametrize("tails", [[[1.0, 2.0]], [[0.1, 0.5]], [[0.1, 2.0]] * 2, [[0.1]], [[float("nan"), 2.0]]])
+def test_tails_that_cannot_be_are_refused(tails: list[list[float]]):
+    content = {**learn_pooling([held_out(0.03)]).to_json(), "tails": tails}
+    with pytest.raises(RunError):
+        Pooling.from_json(json.loads(json.dumps(content)))
+
+
+def test_samples_have_the_tails_that_quantiles_have():
+    random = np.random.default_rng(0)
+    shop = np.repeat(np.arange(60), 12)
+    noise = random.standard_normal(len(shop)) * np.where(random.uniform(size=len(shop)) < 0.05, 8.0, 1.0)
+    y = random.standard_normal(60)[shop] + noise
+    x = random.standard_normal((len(shop), 1))
+    model = FewShotRegressor(members=("mean", "mixed")).fit(x, y, groups=shop)
+    drawn = model.sample_y(x[:1], 40_000, random_state=0).ravel()
+    levels = [0.05, 0.25, 0.75, 0.95, 0.995]
+    said = model.predict_quantiles(x[:1], levels)[0]
+    np.testing.assert_allclose(np.quantile(drawn, levels[:4]), said[:4], atol=0.35)  # which are recalibrated
+    assert np.quantile(drawn, 0.995) > 2.5 * np.quantile(drawn, 0.95)  # 1.6 times, were they normal
+    std = model.predict(x[:1], return_std=True)[1][0]
+    assert drawn.std() == pytest.approx(std, rel=0.05)
