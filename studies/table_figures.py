@@ -47,10 +47,23 @@ class Cell:
 
     def against(self, row: str, level: float) -> tuple[float, float]:
         """The pool's error over that of another row, and the half-width of its interval, paired over groups."""
-        scores = self.values[self.metric]
-        gaps = np.array([scores[POOL][key] - scores[row][key] for key in scores[POOL]])
+        return self._beside(self.values[self.metric][row], level)
+
+    def against_picked(self, rows: Iterable[str], level: float) -> tuple[float, float]:
+        """The same against a row that is picked without knowing: in each part, what was best in the other parts."""
+        scores, picked = self.values[self.metric], dict[tuple[int, int], float]()
+        whole = [row for row in rows if np.isfinite(self.mean(row))]
+        for part in {part for part, _ in scores[POOL]}:
+            others = [key for key in scores[POOL] if key[0] != part] or [*scores[POOL]]
+            best = min(whole, key=lambda row: np.mean([scores[row][key] for key in others]))
+            picked |= {key: scores[best][key] for key in scores[POOL] if key[0] == part}
+        return self._beside(picked, level)
+
+    def _beside(self, other: Values, level: float) -> tuple[float, float]:
+        pool = self.values[self.metric][POOL]
+        gaps, mean = np.array([pool[key] - other[key] for key in pool]), float(np.mean([other[key] for key in pool]))
         error = gaps.std(ddof=1) / len(gaps) ** 0.5 * student.ppf(1 - level / 2, len(gaps) - 1)
-        return 1 + float(gaps.mean()) / self.mean(row), float(error) / self.mean(row)
+        return 1 + float(gaps.mean()) / mean, float(error) / mean
 
 
 def cells_of(records: Iterable[dict[str, Any]]) -> list[Cell]:
@@ -108,6 +121,11 @@ def _summarise(cells: list[Cell]) -> None:
             f"- best {name}: median ratio {np.median([ratio for _, (ratio, _) in pairs]):.3f}, within 2 % or", end=" "
         )
         print(f"not clearly beyond in {within} of {len(pairs)}; clearly behind: {', '.join(behind) or 'nowhere'}")
+    picked = [cell.against_picked([*cell.members(), *RIVALS], level)[0] for cell in cells]
+    print(f"- what the other parts would pick: median ratio {np.median(picked):.3f}, geometric mean", end=" ")
+    print(
+        f"{np.exp(np.mean(np.log(picked))):.3f}; ahead of it in {sum(ratio < 1 for ratio in picked)} of {len(picked)}"
+    )
     held = [np.mean(list(cell.values["coverage90"][POOL].values())) for cell in cells if "coverage90" in cell.values]
     if held:
         print(f"- 90 % intervals hold {np.mean(held):.3f}, {min(held):.2f} to {max(held):.2f}")
