@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from stmaml import cli
+from stmaml.cli.effects import NO_SLOPES
 from stmaml.cli.predictions import show_predictions
 from stmaml.cli.showing import without_nan
 from stmaml.numbers import plain, to_place, with_interval
@@ -94,8 +95,43 @@ def test_effects_in_words_and_in_a_file(stmaml, sleep, tmp_path):
     assert pl.read_csv(tmp_path / "groups.csv")["group"].to_list() == sorted({*pl.read_csv(SLEEP)["Subject"]})
 
 
-def test_effects_of_classes_are_refused(stmaml, chosen):
-    code, _, err = stmaml("effects", chosen[0])
+def test_slopes_may_be_named(stmaml, sleep):
+    """Without one, the figures are those of lme4's `Reaction ~ Days + (1 | Subject)`."""
+    code, out, _ = stmaml("effects", sleep[0], "--json", "--slopes", "Days")
+    assert code == 0
+    assert json.loads(out) == json.loads(stmaml("effects", sleep[0], "--json")[1])
+    code, out, _ = stmaml("effects", sleep[0], "--json", "--slopes")
+    found = json.loads(out)
+    assert code == 0
+    np.testing.assert_allclose(list(found["spread"].values()), [37.12], rtol=1e-3)
+    np.testing.assert_allclose(found["within"], 30.99, rtol=1e-3)
+    np.testing.assert_allclose([each["error"] for each in found["fixed"].values()], (9.7467, 0.8042), rtol=1e-3)
+    assert NO_SLOPES.strip() not in stmaml("effects", sleep[0], "--slopes")[1]
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_slopes_of_a_column_that_is_not_there_are_refused(stmaml, sleep, words):
+    code, out, err = stmaml("effects", sleep[0], *words, "--slopes", "Dyas")
+    assert (code, out) == (2, "")
+    assert err == "stmaml: the table has no column 'Dyas'; did you mean 'Days'? It has: Subject, Reaction, Days.\n"
+
+
+def test_slopes_that_do_not_differ_are_not_shown(stmaml, tmp_path):
+    """Every group has the same slope: the level alone differs, unless the column is named."""
+    random = np.random.default_rng(0)
+    shop, x = np.repeat(np.arange(12), 10), random.normal(size=120)
+    sold = random.normal(size=12)[shop] + x + random.normal(0.0, 0.5, 120)
+    pl.DataFrame({"shop": shop, "x": x, "sold": sold}).write_csv(tmp_path / "shops.csv")
+    fit(tmp_path / "run", tmp_path / "shops.csv", "--task", "shop", "--target", "sold", "--members", "mean")
+    _, out, _ = stmaml("effects", tmp_path / "run")
+    assert NO_SLOPES in out
+    assert "slope of x" not in out
+    assert "between groups: slope of x" in stmaml("effects", tmp_path / "run", "--slopes", "x")[1]
+
+
+@pytest.mark.parametrize("words", [(), ("--slopes", "Days")])
+def test_effects_of_classes_are_refused(stmaml, chosen, words):
+    code, _, err = stmaml("effects", chosen[0], *words)
     assert code == 2
     assert one_line(err)
     assert "effects are for numbers" in err

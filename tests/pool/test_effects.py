@@ -1,10 +1,13 @@
 """Effects of groups and levels, with their errors, against lme4's `ranef(..., condVar = TRUE)`."""
 
 import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
 
 from stmaml.pool.base import Column, GroupedRows
 from stmaml.pool.group_effects import independent
 from stmaml.pool.mixed.effects import Effects, Units, effects_of
+from stmaml.pool.mixed.fit import CANDIDATES, differing
 from tests.pool.classics import machines, penicillin, sleepstudy
 
 
@@ -86,3 +89,59 @@ def test_columns_that_others_tell_are_left_out():
     x = np.random.default_rng(0).normal(size=(50, 3))
     told = np.stack([x[:, 0], x[:, 1], 2 - x[:, 0] + 3 * x[:, 1], np.ones(50), x[:, 2]], axis=1)
     assert independent(told) == [0, 1, 4]
+
+
+def two_columns(seed: int) -> GroupedRows:
+    """`a` varies much within groups, with one slope for all; `b` varies little, with slopes that differ."""
+    random = np.random.default_rng(seed)
+    group = np.repeat(np.arange(40), 12)
+    a = random.normal(0.0, 5.0, len(group))
+    b = 3.0 * random.normal(size=40)[group] + random.normal(0.0, 0.5, len(group))
+    level, slope = random.normal(0.0, 2.0, 40), random.normal(1.0, 2.0, 40)
+    y = level[group] + 0.8 * a + slope[group] * b + random.normal(0.0, 0.5, len(group))
+    columns = (Column("a", "number"), Column("b", "number"))
+    return GroupedRows(np.stack([a, b], axis=1), y, group, np.zeros((len(group), 0), dtype=int), columns)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_slopes_go_to_the_column_whose_slopes_differ(seed):
+    own = effects_of(two_columns(seed))
+    assert own.own_names == ("level", "b")
+    np.testing.assert_allclose(own.spread[1], 2.0, rtol=0.35)
+    np.testing.assert_allclose(own.noise, 0.5, rtol=0.1)
+
+
+def test_slopes_that_differ_alike_are_all_found():
+    """The clearest first; also beyond the number of columns that are judged at once."""
+    random = np.random.default_rng(1)
+    group = np.repeat(np.arange(60), 15)
+    x = random.normal(size=(len(group), CANDIDATES + 2))
+    slopes = random.normal(size=(60, 2)) * (0.6, 1.5)
+    y = (slopes[group] * x[:, [2, CANDIDATES + 1]]).sum(axis=1) + random.normal(0.0, 0.5, len(group))
+    columns = tuple(Column(f"c{i}", "number") for i in range(x.shape[1]))
+    own = effects_of(GroupedRows(x, y, group, np.zeros((len(group), 0), dtype=int), columns))
+    assert own.own_names == ("level", f"c{CANDIDATES + 1}", "c2")
+    np.testing.assert_allclose(own.spread[1:], (1.5, 0.6), rtol=0.2)
+
+
+def test_one_slope_for_all_is_seldom_taken_for_many():
+    """One column in thirty, one table of two columns in fifteen: 4 of 60 are expected, and more than 10 hardly ever."""
+    taken = 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        group = np.repeat(np.arange(15), 8)
+        x = random.normal(size=(120, 2))
+        y = random.normal(size=15)[group] + x @ [1.0, -0.5] + random.normal(size=120)
+        rows = GroupedRows(x, y, group, np.zeros((120, 0), dtype=int), (Column("a", "number"), Column("b", "number")))
+        with threadpool_limits(1, "blas"):  # threads cost small matrices ten times their work
+            taken += len(differing(rows, np.arange(2), 2)) > 0
+    assert taken <= 10
+
+
+def test_a_group_has_no_more_effects_than_its_rows_tell():
+    """Two rows a group: a level and a slope would leave no noise."""
+    random = np.random.default_rng(2)
+    group, x = np.repeat(np.arange(50), 2), random.normal(size=(100, 1))
+    y = 3.0 * random.normal(size=50)[group] * x[:, 0]
+    own = effects_of(GroupedRows(x, y, group, np.zeros((100, 0), dtype=int), (Column("a", "number"),)))
+    assert own.own_names == ("level",)

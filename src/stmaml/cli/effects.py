@@ -15,11 +15,13 @@ from stmaml.errors import RunError
 from stmaml.numbers import plain, share, to_place
 from stmaml.pool.group_effects import GroupEffects
 from stmaml.pool.kind import is_pool
+from stmaml.pool.reopening import effects_again
 from stmaml.pool.store import PoolRun
 from stmaml.runs import Run, write_bytes
 from stmaml.tables.writing import writer_of
 
 SHOWN = 20
+NO_SLOPES = "  no slopes differ by more than chance, as far as rows tell; --slopes COLUMN shows them all the same"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class ShowEffects:
 
     run: tyro.conf.Positional[Path]
     """Folder of a run of 'stmaml fit'."""
+    slopes: tuple[str, ...] | None = None
+    """Columns whose slopes differ between groups; if not given, up to three that do so by more than chance. Without a
+    name, levels alone differ."""
     out: Path | None = None
     """File for the effects of all groups (.csv, .parquet, .xlsx and others); else the first 20 are printed."""
     json: bool = False
@@ -42,14 +47,17 @@ def main(arguments: list[str]) -> None:
     run = Run(flags.run)
     if not is_pool(run):
         raise RunError(f"{flags.run} is the run of a single method, which keeps no effects. Fit without --method.")
-    effects = PoolRun(run).effects()
+    store = PoolRun(run)
+    effects = store.effects() if flags.slopes is None else effects_again(store, flags.slopes)
     if flags.out is not None:
         write_bytes(flags.out, writer_of(flags.out)(_all(effects)))
     if flags.json:
         print(json.dumps(without_nan(effects.summary()), indent=2, allow_nan=False))
         return
     console = people_console()
-    _show_variances(effects, PoolRun(run).result()["target"], console)
+    _show_variances(effects, store.result()["target"], console)
+    if flags.slopes is None and effects.effects.own_names == ("level",) and len(effects.effects.fixed_names) > 1:
+        console.print(NO_SLOPES, style="dim")
     _show_fixed(effects, console)
     _show_groups(effects, flags.out, console)
 

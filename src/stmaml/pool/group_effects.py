@@ -12,6 +12,7 @@ from stmaml.errors import RunError
 from stmaml.pool.base import Arrays
 from stmaml.pool.mixed.effects import Effects, Units, effects_of
 from stmaml.pool.opening import PoolTable
+from stmaml.pool.own_slopes import numbers_named
 from stmaml.tables.columns import Categorical, Date, Numeric, Ordinal, Used
 from stmaml.tables.schema import Schema
 
@@ -91,12 +92,14 @@ def natural(name: str) -> tuple[bool, float, str]:
         return True, 0.0, name
 
 
-def effects_of_table(table: PoolTable) -> GroupEffects:
-    """Straight lines through a table of numbers, fitted to all its rows."""
+def effects_of_table(table: PoolTable, slopes: Sequence[str] | None = None) -> GroupEffects:
+    """Straight lines through a table of numbers, fitted to all its rows. Those columns have slopes that differ between
+    groups which do so by more than chance, or those that are named."""
     plain = _plain_columns(table)
     kept = [plain[place] for place in independent(table.rows.x[:, plain])]
     rows = replace(table.rows, x=table.rows.x[:, kept], columns=tuple(table.rows.columns[place] for place in kept))
-    found = effects_of(rows, units=_units(table.schema, kept))
+    own = None if slopes is None else numbers_named(slopes, rows, table.schema, table.config.table)
+    found = effects_of(rows, slopes=own, units=_units(table.schema, kept))
     groupings = tuple(table.factors.levels)
     places = zip(found.level_grouping, found.level_number, strict=True)
     levels = tuple(table.factors.levels[groupings[grouping]][number] for grouping, number in places)

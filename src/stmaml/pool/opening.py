@@ -13,6 +13,7 @@ from stmaml.pool.base import Draw, GroupedRows
 from stmaml.pool.crossfit import shot_counts
 from stmaml.pool.meta_wide import InMemory, Wide
 from stmaml.pool.rows import Factors, factors_of, group_places, grouped_rows, in_order, nested
+from stmaml.tables.asking import said_of_copies
 from stmaml.tables.benchmark import Config, TableConfig, infer_columns, with_targets
 from stmaml.tables.calibration import caution
 from stmaml.tables.columns import Date
@@ -65,6 +66,7 @@ def open_pool_table(frame: pl.DataFrame, config: Config, *, shots: int | None = 
     _check_groups(groups.count, table)
     if config.schema is None:
         schema = infer_columns(whole, frame, keys, keys.is_not_null(), table, notes)
+        notes.extend(said_of_copies(everything, schema, table))
     else:
         schema = Schema.from_json(config.schema)
     factors = factors_of(frame, table)

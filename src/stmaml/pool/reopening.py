@@ -1,15 +1,18 @@
-"""The held-out tasks of a pool's run, made again from the rows it keeps, with what members said of them."""
+"""What is made again from the rows that a pool's run keeps: its table, and held-out tasks with what members said."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
+from stmaml.errors import RunError
 from stmaml.pool.base import Draw, Forecast, GroupedRows, Tasks
 from stmaml.pool.crossfit import folds_of, held_out_tasks
+from stmaml.pool.group_effects import GroupEffects, effects_of_table
 from stmaml.pool.guarded import reading
-from stmaml.pool.opening import enough
+from stmaml.pool.opening import PoolTable, enough
 from stmaml.pool.pooling import Pooling
 from stmaml.pool.rows import Factors, group_places, grouped_rows
 from stmaml.pool.scoring import POOL, Scored
@@ -86,10 +89,19 @@ def reopen(store: PoolRun, scored: Scored) -> Reopened | None:
         return _reopened(store, scored)
 
 
-def _reopened(store: PoolRun, scored: Scored) -> Reopened | None:
+def effects_again(store: PoolRun, slopes: Sequence[str]) -> GroupEffects:
+    """How groups differ, in slopes of the columns that are named, fitted anew to the rows that the run keeps."""
+    store.effects()  # refuses runs that have none
+    with reading(store.folder, "a whole pool"):
+        table = kept_table(store)
+    return effects_of_table(table, slopes)
+
+
+def kept_table(store: PoolRun) -> PoolTable:
+    """The table of a finished pool, its frame cut to the rows that members learn from."""
     config, about = store.table(), read_sealed(store.pool_path)
     if config.schema is None:
-        return None
+        raise RunError("its settings do not say what its columns hold")
     schema, pooling = Schema.from_json(config.schema), Pooling.from_json(about["pooling"])
     factors = Factors({name: tuple(levels) for name, levels in about["factors"].items()})
     known = store.known()
@@ -98,11 +110,18 @@ def _reopened(store: PoolRun, scored: Scored) -> Reopened | None:
     groups = group_rows(keys)
     rows = grouped_rows(schema, factors, frame, group_places(groups, frame.height), notes=[])
     draw = Draw(pooling.counts[-1], ordered=config.table.order is not None, seed=store.run.config()["seed"])
+    return PoolTable(config, schema, factors, groups.names, rows, frame, draw, ())
+
+
+def _reopened(store: PoolRun, scored: Scored) -> Reopened | None:
+    if store.table().schema is None:
+        return None
+    table, pooling = kept_table(store), Pooling.from_json(read_sealed(store.pool_path)["pooling"])
     place = pooling.counts.index(scored.shots)
-    tasks = held_out_tasks(rows, draw, pooling.counts, folds_of(groups.names))[place]
+    tasks = held_out_tasks(table.rows, table.draw, pooling.counts, folds_of(table.names))[place]
     kept = {name: store.said(name, len(pooling.counts)) for name in pooling.used()}
     said = {name: each[place] for name, each in kept.items() if each is not None}
-    found = Reopened(groups.names, frame, schema, rows, pooling, tasks, said)
+    found = Reopened(table.names, table.frame, table.schema, table.rows, pooling, tasks, said)
     return found if _is_same(found, scored) else None
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from stmaml.errors import SourceError
-from stmaml.tables.cells import as_labels
+from stmaml.tables.cells import as_labels, unusable_type
+from stmaml.tables.columns import Date
+from stmaml.tables.copies import copies_note
 from stmaml.tables.groups import Sizes
 from stmaml.tables.leaks import leak_notes
 from stmaml.tables.reading import row_list
@@ -91,6 +93,17 @@ def infer_columns(
         notes.extend(check_target(whole[table.target], table.missing, keep_codes=table.keep_codes))
     notes.extend(leak_notes(frame, keys, schema))
     return schema
+
+
+def said_of_copies(frame: pl.DataFrame, schema: Schema, table: TableConfig) -> list[str]:
+    """What to say of rows that stand more than once in a whole table; nothing where columns were not read, which may
+    tell them apart."""
+    if table.columns:
+        return []
+    usable = frame.select(column.name for column in frame if unusable_type(column) is None)
+    dates = [column.name for column in schema.used if isinstance(column, Date)]
+    note = copies_note(usable, schema.task, schema.target.name, schema.numbers, dates)
+    return [] if note is None else [note]
 
 
 def with_targets(frame: pl.DataFrame, table: TableConfig, notes: list[str]) -> tuple[pl.DataFrame, pl.Series]:

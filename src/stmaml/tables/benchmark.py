@@ -15,7 +15,7 @@ from stmaml.benchmarks.base import Benchmark, BenchmarkConfig, Rows, Shelf, Swee
 from stmaml.benchmarks.sources import MAX_GROUPS
 from stmaml.errors import RunError, SettingError
 from stmaml.tables.aftercare import Calibrating
-from stmaml.tables.asking import TableConfig, infer_columns, with_targets
+from stmaml.tables.asking import TableConfig, infer_columns, said_of_copies, with_targets
 from stmaml.tables.calibration import caution
 from stmaml.tables.groups import GroupTasks, Sizes, Split, TaskSizes, split_groups
 from stmaml.tables.ondisk.files import is_large
@@ -92,6 +92,7 @@ def open_frame(frame: pl.DataFrame, config: Config, shelf: Shelf | None = None) 
     split = split_groups(groups.names, groups.count, sizes)
     if config.schema is None:
         schema = infer_columns(whole, frame, keys, keys.is_in(list(split.train)), table, notes)
+        notes.extend(said_of_copies(frame, schema, table))
     else:
         schema = Schema.from_json(config.schema)
     x, y = schema.encode(frame, "the table", notes), schema.target.values(frame, schema.missing)

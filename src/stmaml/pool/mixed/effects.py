@@ -11,13 +11,13 @@ from stmaml.errors import RunError
 from stmaml.pool.base import Arrays, GroupedRows
 from stmaml.pool.mixed.covariance import Covariance
 from stmaml.pool.mixed.design import varies_within
-from stmaml.pool.mixed.fit import labelled, leftovers
+from stmaml.pool.mixed.fit import differing, labelled, leftovers
 from stmaml.pool.mixed.levels import Levels
 from stmaml.pool.mixed.reml import Groups, Method, Solved, Structure, estimate, groups_of, reduce, solve
 from stmaml.pool.mixed.sums import Matrices, Sums, sums_of
 
 MOST_SLOPES = 3
-"""Slopes that a group has of its own; with more, their correlations say nothing to a reader."""
+"""Slopes that a group has of its own unless they are named; with more, correlations say nothing to a reader."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,15 @@ def effects_of(
     """The effects of a table with numbers as its target.
 
     Args:
-        slopes: columns whose slope differs between groups; without them, the three that vary most within groups.
+        slopes: columns whose slope differs between groups; without them, up to three whose slopes differ by more than
+            chance.
         units: what the rows were scaled from, for effects in those units; they are fitted as they are.
     """
     rows = labelled(rows)
     units = units or Units(np.zeros(rows.x.shape[1]), np.ones(rows.x.shape[1]))
     kept = [int(column) for column in np.flatnonzero(rows.x.std(axis=0) > 0.0)]
-    own = _slopes(rows) if slopes is None else [_place(rows, name) for name in slopes]
+    with threadpool_limits(1, "blas"):
+        own = _slopes(rows) if slopes is None else [_place(rows, name) for name in slopes]
     levels = Levels.of(rows)
     ones = np.ones((len(rows.y), 1))
     z = np.concatenate([ones, rows.x[:, own]], axis=1)
@@ -141,14 +143,11 @@ def _place(rows: GroupedRows, name: str) -> int:
 
 
 def _slopes(rows: GroupedRows) -> list[int]:
-    """Columns that vary within groups, those with the largest share first, as many as the groups allow; the slope of a
-    wave says nothing to a reader."""
+    """Columns whose slopes differ between groups, as many as the rows and groups allow; the slope of a wave says
+    nothing to a reader."""
     can = np.flatnonzero(varies_within(rows) & np.array([column.kind != "wave" for column in rows.columns], dtype=bool))
-    means = np.stack([np.bincount(rows.group, rows.x[:, column], rows.num_groups) for column in can] or [rows.counts])
-    within = rows.x[:, can] - (means / rows.counts)[: len(can), rows.group].T
-    share = within.var(axis=0) / rows.x[:, can].var(axis=0)
-    order = can[np.argsort(-share, kind="stable")]
-    return [int(column) for column in order[: min(MOST_SLOPES, rows.num_groups // 5)]]
+    most = min(MOST_SLOPES, rows.num_groups // 5, (len(rows.y) - 1) // rows.num_groups - 1)
+    return differing(rows, can, most)
 
 
 @dataclass(frozen=True)

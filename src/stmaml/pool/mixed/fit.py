@@ -25,6 +25,10 @@ FULL_SLOPES = 3
 """Slopes with any covariance; further ones vary on their own."""
 MOST_SLOPES = 12
 MOST_CURVES = 2
+LIKELY = 1.0
+"""Spreads of chance by which a slope differs that may help to predict: what is little is shrunk away."""
+CLEAR = 2.0
+"""The same of a slope that people are told of: of columns with one slope for all, one in thirty gets as far."""
 
 
 @dataclass(frozen=True)
@@ -180,22 +184,52 @@ def _most(num_groups: int) -> int:
     return min(MOST_SLOPES, num_groups // 4)
 
 
+def differing(rows: GroupedRows, columns: Int[np.ndarray, " c"], most: int) -> list[int]:
+    """Which of some columns have straight slopes that differ between groups by clearly more than chance, the clearest
+    first. Each is judged beside those before it: what they leave unsaid would look like slopes of others."""
+    rows = _standard(rows)[0]
+    design = design_of(rows, products=False, curves=False)
+    few = _few(rows, design, Kind(columns=True, slopes=True))
+    found: list[int] = []
+    while len(found) < min(most, len(columns)):
+        own = Own(np.array(found, dtype=int), 0, np.zeros(0, dtype=int))
+        theta, _, _ = _variances(few, design, own, Starts())
+        left = np.setdiff1d(columns, found)
+        parts = np.split(left, range(CANDIDATES, len(left), CANDIDATES))
+        score = np.concatenate([_scores(few, design, theta, replace(own, slopes=part), own.slopes) for part in parts])
+        if score.max() <= CLEAR:
+            break
+        found.append(int(left[score.argmax()]))
+    return found
+
+
 def _telling(rows: GroupedRows, design: Design, theta: np.ndarray, own: Own) -> Int[np.ndarray, " k"]:
-    """Which of the slopes, or of the curves, to let differ: a score test of each variance at 0."""
+    """Which of the slopes, or of the curves, to let differ."""
+    score = _scores(rows, design, theta, own, own.slopes[:0])
+    order = np.argsort(-score, kind="stable")
+    return order[score[order] > LIKELY]
+
+
+def _scores(
+    rows: GroupedRows, design: Design, theta: np.ndarray, own: Own, known: Int[np.ndarray, " k"]
+) -> Float[np.ndarray, " c"]:
+    """A score test of the variance at 0 of each slope, or of each curve, in spreads of chance; `theta` has a variance
+    for each of the known slopes."""
+    num = 1 + len(known)
+    own = replace(own, slopes=np.concatenate([known, own.slopes]))
     structure = structure_of(design, own)
-    if len(structure.covariance.shared) == 0:
-        return np.zeros(0, dtype=int)
+    if len(structure.covariance.shared) == len(known):
+        return np.zeros(0)
     sums = sums_of(design.matrices(rows, own), design.levels.num)
-    padded = np.concatenate([theta[:1], np.zeros(len(structure.covariance.shared)), theta[1:]])
+    zeros = np.zeros(len(structure.covariance.shared) - len(known))
+    padded = np.concatenate([theta[:num], zeros, theta[num:]])
     groups = groups_of(sums, structure.covariance.factor(padded[: structure.covariance.num]))
     reduced = reduce(sums, groups)
     solved = solve(reduced, structure, padded, np.diag(sums.rr))
     slopes = slopes_of(sums, groups, reduced, solved, structure)
     gains = structure.covariance.sum_blocks(-np.diag(slopes.effects)[1:])
     chance = np.sqrt(structure.covariance.sum_blocks(slopes.traces[1:] ** 2))
-    score = gains / np.maximum(chance, 1e-300)
-    order = np.argsort(-score, kind="stable")
-    return order[score[order] > 1.0]
+    return (gains / np.maximum(chance, 1e-300))[len(known) :]
 
 
 def _solved(
