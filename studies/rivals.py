@@ -82,7 +82,7 @@ def with_gpboost(split: Split) -> list[dict[str, Any]]:
 
             def effects(group: np.ndarray, x: np.ndarray, likelihood: str = likelihood, slopes: bool = slopes) -> Any:
                 extra = {"group_rand_coef_data": x[:, main], "ind_effect_group_rand_coef": [1]} if slopes else {}
-                return gpb.GPModel(group_data=group, likelihood=likelihood, **extra)
+                return gpb.GPModel(group_data=group, likelihood=likelihood, num_parallel_threads=1, **extra)
 
             try:
                 trees = _trees(gpb, x, y, group, effects)

@@ -12,6 +12,7 @@ from stmaml.pool.base import Forecast, GroupedRows, Tasks
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.mixture import Mixture
 from stmaml.pool.pooling import Pooling, learn_pooling
+from stmaml.pool.result import tails_sentence
 from stmaml.pool.tails import Tail, learn_tail, with_tails
 
 ROWS = 10
@@ -146,3 +147,11 @@ def test_samples_have_the_tails_that_quantiles_have():
     assert np.quantile(drawn, 0.995) > 2.5 * np.quantile(drawn, 0.95)  # 1.6 times, were they normal
     std = model.predict(x[:1], return_std=True)[1][0]
     assert drawn.std() == pytest.approx(std, rel=0.05)
+
+
+def test_people_are_told_of_tails():
+    assert tails_sentence(((0.0, 1.0), (0.0, 1.0))) == tails_sentence(()) == []
+    (one,) = tails_sentence(((0.0, 1.0), (0.1, 2.0)))
+    assert one.endswith("up to 10 % of them are taken to have 2 times the usual spread")
+    (several,) = tails_sentence(((0.3, 2.0), (0.02, 8.0)))
+    assert several.endswith("up to 30 % of them are taken to have 2 to 8 times the usual spread")

@@ -26,7 +26,8 @@ def result_of(table: PoolTable, pooling: Pooling, held: Sequence[HeldOut], score
     """Scores by number of labelled rows, weights, what each member is worth, and sentences."""
     worth = worth_of(held, pooling)
     found = result_on(table.schema.target, pooling, scored)
-    return {**found, "worth": worth, "notes": [meta_sentence(worth, pooling.members)]}
+    notes = [meta_sentence(worth, pooling.members), *tails_sentence(pooling.tails)]
+    return {**found, "worth": worth, "notes": notes}
 
 
 def result_on(target: Target, pooling: Pooling, scored: Sequence[Scored]) -> dict[str, Any]:
@@ -101,3 +102,16 @@ def meta_sentence(worth: Mapping[str, Mapping[str, Summary]], members: Sequence[
             f"{100 * most['mean']:.1f} % higher"
         )
     return f"meta-learning ({meta[0]}) adds nothing clear on this table; the pool leans on the other members"
+
+
+def tails_sentence(tails: Sequence[tuple[float, float]]) -> list[str]:
+    """What outliers among held-out targets have led to, if there are any."""
+    heavy = [(share, width) for share, width in tails if share > 0]
+    if not heavy:
+        return []
+    shares, widths = zip(*heavy, strict=True)
+    times = plain(min(widths), 2) + (f" to {plain(max(widths), 2)}" if max(widths) > min(widths) else "")
+    return [
+        f"targets lie far off more often than normal ones would: up to {100 * max(shares):.0f} % of them are taken to "
+        f"have {times} times the usual spread"
+    ]
