@@ -110,7 +110,7 @@ def tails_sentence(tails: Sequence[tuple[float, float]]) -> list[str]:
     if not heavy:
         return []
     shares, widths = zip(*heavy, strict=True)
-    times = plain(min(widths), 2) + (f" to {plain(max(widths), 2)}" if max(widths) > min(widths) else "")
+    times = f"{min(widths):.0f}" + (f" to {max(widths):.0f}" if max(widths) > min(widths) else "")
     return [
         f"targets lie far off more often than normal ones would: up to {100 * max(shares):.0f} % of them are taken to "
         f"have {times} times the usual spread"
