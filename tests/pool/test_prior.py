@@ -80,6 +80,39 @@ def _scaled(rows: GroupedRows) -> GroupedRows:
     return GroupedRows(rows.x, 50 + 10 * rows.y, rows.group, rows.levels, rows.columns)
 
 
+@pytest.mark.parametrize("kind", ["collinear", "duplicate", "constant", "target", "wild", "level"])
+def test_columns_that_say_the_same_are_no_trouble(member: Prior, kind: str):
+    rows = _hostile(kind)
+    train, new = split(rows, 9)
+    fitted = fit(member, train, Draw(4))
+    for shots in (0, 4):
+        tasks = Draw(4).tasks(new, shots, 1)
+        said = fitted.predict(tasks)
+        assert (said.task_variance > 0).all()
+        assert (said.noise_variance > 0).all()
+        assert np.mean((said.mean - tasks.rows.y[tasks.asked]) ** 2) < 2 * rows.y.var()
+
+
+def _hostile(kind: str) -> GroupedRows:
+    """Fifteen groups of eight rows and four columns, all of one shape."""
+    random = np.random.default_rng(3)
+    group = np.repeat(np.arange(15), 8)
+    level = random.standard_normal((15, 3))[group]
+    part = np.exp(1.5 * level + 0.05 * random.standard_normal(level.shape))
+    y = part.sum(1) ** 0.9
+    columns, y = {
+        "collinear": ((part, part.sum(1)), y),
+        "duplicate": ((part[:, :2], part[:, :2]), y),
+        "constant": ((part, np.full(len(group), 3.0)), y),
+        "target": ((part, 5 * y + 1e-9 * random.standard_normal(len(y))), y),
+        "wild": ((part**4, part.sum(1) ** 4), y),
+        "level": ((level, level.sum(1)), level[:, 0]),
+    }[kind]
+    x = np.column_stack(columns)
+    kinds = tuple(Column(f"c{i}", "number") for i in range(x.shape[1]))
+    return GroupedRows(x, y, group, np.zeros((len(group), 0), dtype=int), kinds)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_class_probabilities_sum_to_1(member: Prior, classes: int):
     train, new = split(made_rows(9, 6, classes), 7)

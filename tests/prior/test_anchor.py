@@ -9,13 +9,60 @@ import numpy as np
 import pytest
 
 from stmaml.benchmarks.hierarchies import Shape, bayes_limit, linear_tables, one_of, table_key
-from stmaml.prior.anchor import Line, fit_anchor, inverted, learn_line
+from stmaml.prior.anchor import Anchor, Line, fit_anchor, inverted, learn_line, orthogonal, rooted
 
 
-def test_sweeping_inverts():
-    root = jr.normal(jr.key(0), (6, 5, 5))
-    matrix = root @ root.swapaxes(1, 2) + 0.5 * jnp.eye(5)[None]
+def test_a_positive_matrix_is_inverted():
+    root = jr.normal(jr.key(0), (5, 5))
+    matrix = root @ root.T + 0.5 * jnp.eye(5)
     np.testing.assert_allclose(inverted(matrix), np.linalg.inv(np.asarray(matrix, float)), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(rooted(matrix), np.linalg.cholesky(np.asarray(matrix, float)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e4, 1e9])
+def test_what_rounding_makes_of_a_matrix_that_is_hardly_positive_stays_small(size: float):
+    factor = jr.normal(jr.key(1), (12, 3))
+    matrix = size * factor @ factor.T  # of rank 3: what is left of it is rounding, of either sign
+    assert np.linalg.eigvalsh(np.asarray(matrix)).min() < 0
+    root = rooted(matrix)
+    np.testing.assert_allclose(root @ root.T, matrix, atol=1e-5 * size * float(jnp.square(factor).sum(1).max()))
+    assert np.isfinite(inverted(matrix)).all()
+
+
+def test_columns_are_taken_out_of_each_other_to_rounding_although_collinear():
+    """X'X + 1 has a condition number of 10^8: single precision leaves nothing of its inverse."""
+    part = 1e3 * np.asarray(jr.normal(jr.key(2), (4, 9, 3)))
+    x = np.concatenate([part, part.sum(-1, keepdims=True), part[..., :1]], axis=-1).astype(np.float32)
+    inside, inverse = (np.asarray(one, float) for one in orthogonal(jnp.asarray(x)))
+    exact = np.linalg.inv(np.einsum("gsk,gsl->gkl", x, x, dtype=float) + np.eye(5))
+    np.testing.assert_allclose(inverse @ inverse.swapaxes(1, 2), exact, atol=1e-3)
+    np.testing.assert_allclose(inside @ inside.swapaxes(1, 2), x @ exact @ x.swapaxes(1, 2), atol=1e-3)
+
+
+def test_the_model_of_collinear_skewed_columns_is_that_of_double_precision():
+    """One column is the sum of the others, and all say next to everything of the target."""
+    for seed in range(6):
+        rows = _skewed(seed)
+        found = _fitted(*(jnp.asarray(part, dtype=jnp.float32) for part in rows))
+        with jax.enable_x64(True):
+            exact = jax.tree.map(np.asarray, _fitted(*(jnp.asarray(part) for part in rows)))
+        assert exact.mean.dtype == np.float64
+        for name in ("mean", "std", "shared", "shared_std", "noise", "slope_std"):
+            np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+@jax.jit
+def _fitted(x: jax.Array, y: jax.Array, labelled: jax.Array) -> Anchor:
+    return fit_anchor(learn_line(x, y, labelled), x, y, labelled)
+
+
+def _skewed(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Eight groups of eight rows."""
+    random = np.random.default_rng(seed)
+    part = np.exp(1.5 * random.standard_normal((8, 1, 3)) + 0.05 * random.standard_normal((8, 8, 3)))
+    x, y = np.concatenate([part, part.sum(-1, keepdims=True)], axis=-1), part.sum(-1) ** 0.9
+    labelled = (np.arange(8) < 5) * np.ones((8, 1))
+    return (x - x.mean((0, 1))) / x.std((0, 1)), (y - y.mean()) / y.std(), labelled
 
 
 def test_a_labelled_row_is_left_out_of_what_is_said_of_it():

@@ -41,15 +41,6 @@ class Anchor(eqx.Module):
         return Anchor(mean, std, shared, shared_std, self.noise, self.slope, self.slope_std)
 
 
-class _Sums(eqx.Module):
-    """Products of each group's labelled rows, the level first."""
-
-    gram: Float[Array, "g k k"]
-    cross: Float[Array, "g k"]
-    square: Float[Array, " g"]
-    count: Float[Array, " g"]
-
-
 class Line(eqx.Module):
     """What is known of a group before any of its rows: level and slopes of a linear model."""
 
@@ -63,89 +54,101 @@ class Line(eqx.Module):
 
 def learn_line(x: Float[Array, "g s c"], y: Float[Array, "g s"], labelled: Float[Array, "g s"]) -> Line:
     """The linear model of the groups of one table."""
-    return Line(*_learn(_sums(_with_level(x), y, labelled)))
+    return Line(*_learn(_with_level(x) * labelled[..., None], y * labelled, labelled.sum(1)))
 
 
 def fit_anchor(line: Line, x: Float[Array, "g s c"], y: Float[Array, "g s"], labelled: Float[Array, "g s"]) -> Anchor:
     """What the model says of the rows of groups, each from its own labelled rows."""
-    z = _with_level(x)
-    return _judged(line, z, y, labelled, _sums(z, y, labelled))
+    z, known = _with_level(x), labelled / jnp.sqrt(line.noise)
+    shared = z @ line.mean
+    far = z @ rooted(line.covariance + jnp.diag(line.variance))
+    inside, inverse = orthogonal(far * known[..., None])
+    reach = far @ inverse
+    held = jnp.square(reach).sum(-1) / line.noise
+    said = shared + jnp.einsum("gsk,gtk,gt->gs", reach, inside, (y - shared) * known)
+    rest = 1 - jnp.clip(held, 0, MOST_HELD)  # eq. of leaving one out: (y - said) / (1 - its own say)
+    without = y - (y - said) / rest
+    return Anchor(
+        jnp.where(labelled > 0, without, said),
+        jnp.sqrt(line.noise * jnp.where(labelled > 0, 1 / rest, 1 + held)),
+        shared,
+        jnp.sqrt(jnp.square(far).sum(-1) + line.noise),
+        jnp.sqrt(line.noise),
+        line.mean[1:],
+        jnp.sqrt(line.variance[1:]),
+    )
 
 
 def _with_level(x: Float[Array, "g s c"]) -> Float[Array, "g s k"]:
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x], axis=-1)
 
 
-def _sums(z: Array, y: Array, labelled: Array) -> _Sums:
-    known = z * labelled[..., None]
-    gram = jnp.einsum("gsk,gsl->gkl", known, known)
-    cross = jnp.einsum("gsk,gs->gk", known, y * labelled)
-    return _Sums(gram, cross, jnp.sum(jnp.square(y) * labelled, axis=1), labelled.sum(1))
+def _learn(z: Array, y: Array, count: Array) -> tuple[Array, Array, Array, Array]:
+    """Coefficients that all groups share, their covariance, variances across groups, and that of the noise.
 
-
-def _learn(sums: _Sums) -> tuple[Array, Array, Array, Array]:
-    """Coefficients that all groups share, their covariance, variances across groups, and that of the noise."""
-    k = sums.cross.shape[1]
-    real = (jnp.diagonal(sums.gram.sum(0)) > 0).sum()  # the level and all columns but padding
+    Rows without a label are 0. No products of rows are subtracted: rounding eats the difference where columns are
+    collinear and there is little noise."""
+    k = z.shape[2]
+    real = jnp.any(z != 0, axis=(0, 1)).sum()  # the level and all columns but padding
     start = jnp.full(k, SLOPES / jnp.maximum(real, 1)).at[0].set(LEVEL)
-    there = (sums.count > 0).astype(start.dtype)
+    there = (count > 0).astype(start.dtype)
 
     def revise(_: Any, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         variance, noise = state[2:]
-        inverse = inverted(sums.gram + noise * jnp.diag(1 / variance)[None])
-        seen = sums.gram @ inverse
-        left = (sums.gram - seen @ sums.gram).sum(0) / noise + RIDGE * jnp.eye(k)
-        right = (sums.cross - jnp.einsum("gkl,gl->gk", seen, sums.cross)).sum(0) / noise
-        covariance = inverted(left)
-        mean = covariance @ right
-        own = jnp.einsum("gkl,gl->gk", inverse, sums.cross - sums.gram @ mean)
-        doubt = noise * jnp.diagonal(inverse, axis1=1, axis2=2)
-        both = ((jnp.square(own) + doubt) * there[:, None]).sum(0) + PULL * start
-        whole = mean[None] + own
-        fit = jnp.einsum("gk,gkl,gl->g", whole, sums.gram, whole) - 2 * jnp.sum(whole * sums.cross, axis=1)
-        left_over = (sums.square + fit + noise * jnp.einsum("gkl,glk->g", inverse, sums.gram)).sum()
-        noise = (jnp.maximum(left_over, 0.0) + LEAST_NOISE) / (sums.count.sum() + 1)
-        variance = jnp.minimum(both / (there.sum() + PULL), MOST_VARIANCE)
+        spread, noise_std = jnp.sqrt(variance), jnp.sqrt(noise)
+        x = z * (spread / noise_std)[None, None]
+        inside, inverse = orthogonal(x)
+        slope = inverse @ inside.swapaxes(1, 2)  # from rows to the group's own coefficients, in spreads of theirs
+        both = jnp.concatenate([slope, slope @ x], axis=-1)
+        told = jnp.einsum("gkt,glt->kl", both, both) / (spread[:, None] * spread[None])
+        covariance = inverted(told + RIDGE * jnp.eye(k))
+        mean = covariance @ (jnp.einsum("gks,gs->k", slope, y) / (noise_std * spread))
+        off = y - z @ mean
+        own = jnp.einsum("gks,gs->gk", slope, off) * (spread / noise_std)[None]
+        doubt = jnp.square(inverse).sum(-1) * variance[None]
+        square = ((jnp.square(own) + doubt) * there[:, None]).sum(0) + PULL * start
+        left_over = jnp.square(off - jnp.einsum("gsk,gk->gs", z, own)).sum() + noise * jnp.square(inside).sum()
+        noise = (left_over + LEAST_NOISE) / (count.sum() + 1)
+        variance = jnp.minimum(square / (there.sum() + PULL), MOST_VARIANCE)
         return mean, covariance, variance, jnp.maximum(noise, LEAST_NOISE)
 
     first = (jnp.zeros(k), jnp.eye(k), start, jnp.asarray(0.5, dtype=start.dtype))
     return jax.lax.fori_loop(0, ROUNDS, revise, first)
 
 
-def _judged(line: Line, z: Array, y: Array, labelled: Array, sums: _Sums) -> Anchor:
-    mean, variance, noise = line.mean, line.variance, line.noise
-    prior = line.covariance + jnp.diag(variance)
-    inverse = inverted(sums.gram + noise * inverted(prior)[None])
-    own = mean[None] + jnp.einsum("gkl,gl->gk", inverse, sums.cross - sums.gram @ mean)
-    said, held = jnp.einsum("gsk,gk->gs", z, own), jnp.einsum("gsk,gkl,gsl->gs", z, inverse, z)
-    rest = 1 - jnp.clip(held, 0, MOST_HELD)  # eq. of leaving one out: (y - said) / (1 - its own say)
-    without = y - (y - said) / rest
-    shared_variance = jnp.einsum("gsk,kl,gsl->gs", z, prior, z)
-    return Anchor(
-        jnp.where(labelled > 0, without, said),
-        jnp.sqrt(noise * jnp.where(labelled > 0, 1 / rest, 1 + jnp.maximum(held, 0.0))),
-        z @ mean,
-        jnp.sqrt(jnp.maximum(shared_variance, 0.0) + noise),
-        jnp.sqrt(noise),
-        mean[1:],
-        jnp.sqrt(variance[1:]),
-    )
+def orthogonal(x: Float[Array, "g s k"]) -> tuple[Float[Array, "g s k"], Float[Array, "g k k"]]:
+    """X / R and 1 / R of each group, where R'R = X'X + 1, by Gram-Schmidt on X over the identity: without X'X, and for
+    many small groups at once, which a library's solver takes in turn."""
+    k = x.shape[-1]
+    whole = jnp.concatenate([x, jnp.broadcast_to(jnp.eye(k), (len(x), k, k))], axis=1)
+
+    def take_out(p: Any, whole: Array) -> Array:
+        mine = jax.nn.one_hot(p, k, dtype=x.dtype)[None, None]
+        column = jnp.take(whole, p, axis=-1)  # its length is at least 1, that of its part of the identity
+        column = column / jnp.sqrt(jnp.square(column).sum(-1, keepdims=True))
+        share = jnp.einsum("gt,gtk->gk", column, whole) * (jnp.arange(k) > p)[None]
+        return whole * (1 - mine) + column[..., None] * (mine - share[:, None])
+
+    whole = jax.lax.fori_loop(0, k, take_out, whole)
+    return whole[:, : x.shape[1]], whole[:, x.shape[1] :]
 
 
-def inverted(matrix: Float[Array, "*g k k"]) -> Float[Array, "*g k k"]:
-    """The inverse of symmetric positive matrices by sweeping one column after the other: many small ones at once, which
-    a library's solver takes in turn."""
-    k, lead = matrix.shape[-1], (1,) * (matrix.ndim - 2)
-    least = ROUNDING * jnp.diagonal(
-        matrix, axis1=-2, axis2=-1
-    )  # what rounding leaves of a column that others say all of
+def inverted(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
+    """The inverse of a symmetric positive matrix."""
+    root = jax.lax.linalg.triangular_solve(rooted(matrix), jnp.eye(len(matrix)), left_side=True, lower=True)
+    return root.T @ root
 
-    def sweep(p: Any, m: Array) -> Array:
-        mine = jax.nn.one_hot(p, k, dtype=m.dtype)
-        cross = (mine[:, None] + mine[None]).reshape(*lead, k, k)  # 1 in row and column of the pivot, 2 where they meet
-        column = jnp.take(m, p, axis=-1)
-        pivot = jnp.maximum(jnp.take(column, p, axis=-1), jnp.take(least, p, axis=-1))[..., None, None]
-        inside = m - column[..., :, None] * column[..., None, :] / pivot
-        return jnp.where(cross == 0, inside, jnp.where(cross == 1, m / pivot, -1 / pivot))
 
-    return -jax.lax.fori_loop(0, k, sweep, matrix)
+def rooted(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
+    """The triangular L with LL' = a symmetric matrix that is positive but for rounding."""
+    k = len(matrix)
+    least = ROUNDING * jnp.diagonal(matrix)  # what rounding leaves of a column that others say all of
+
+    def take_out(p: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        rest, root = state
+        length = jnp.sqrt(jnp.maximum(jnp.diagonal(rest), least))
+        column = jnp.clip(jnp.take(rest, p, axis=1) / length[p], -length, length)  # as of all positive matrices
+        column = jnp.where(jnp.arange(k) > p, column, 0.0).at[p].set(length[p])
+        return rest - column[:, None] * column[None], root.at[:, p].set(column)
+
+    return jax.lax.fori_loop(0, k, take_out, (matrix, jnp.zeros_like(matrix)))[1]
