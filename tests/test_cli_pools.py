@@ -38,6 +38,11 @@ def fit(folder: Path, table: Path, *words: str) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
+def unfolded(text: str) -> str:
+    """The words of an output, whatever the width it was folded to."""
+    return " ".join(text.split())
+
+
 @pytest.fixture(scope="module")
 def sleep(tmp_path_factory) -> tuple[Path, str, str]:
     folder = tmp_path_factory.mktemp("runs") / "sleep"
@@ -106,7 +111,7 @@ def test_slopes_may_be_named(stmaml, sleep):
     np.testing.assert_allclose(list(found["spread"].values()), [37.12], rtol=1e-3)
     np.testing.assert_allclose(found["within"], 30.99, rtol=1e-3)
     np.testing.assert_allclose([each["error"] for each in found["fixed"].values()], (9.7467, 0.8042), rtol=1e-3)
-    assert NO_SLOPES.strip() not in stmaml("effects", sleep[0], "--slopes")[1]
+    assert NO_SLOPES.strip() not in unfolded(stmaml("effects", sleep[0], "--slopes")[1])
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
@@ -124,7 +129,7 @@ def test_slopes_that_do_not_differ_are_not_shown(stmaml, tmp_path):
     pl.DataFrame({"shop": shop, "x": x, "sold": sold}).write_csv(tmp_path / "shops.csv")
     fit(tmp_path / "run", tmp_path / "shops.csv", "--task", "shop", "--target", "sold", "--members", "mean")
     _, out, _ = stmaml("effects", tmp_path / "run")
-    assert NO_SLOPES in out
+    assert NO_SLOPES.strip() in unfolded(out)
     assert "slope of x" not in out
     assert "between groups: slope of x" in stmaml("effects", tmp_path / "run", "--slopes", "x")[1]
 
