@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stmaml.pool.base import Arrays, Column, Draw, Forecast, GroupedRows, Tasks
-from stmaml.pool.importance import Places, importance_of, mixed_up, shake, shaken_arrays
+from stmaml.pool.importance import Places, are_of, importance_of, mixed_up, shake, shaken_arrays
 from stmaml.pool.pooling import Pooling
 from stmaml.tables.calibration import Calibration
 
@@ -115,3 +115,18 @@ def test_each_group_is_answered_by_the_fit_that_has_not_seen_it():
 def test_too_few_groups_say_nothing():
     rows = table(groups=3)
     assert shake(Draw(5).tasks(rows, 0, 1), 0, np.zeros(3, dtype=int), PLACES) is None
+
+
+def test_what_was_kept_of_other_copies_is_not_taken_for_these():
+    """A version that mixed each column up more often kept more copies: the second of the first column is no other's."""
+    rows = table()
+    tasks, fold = Draw(5).tasks(rows, 0, 1), np.zeros(60, dtype=int)
+    now = shake(tasks, 0, fold, PLACES[:1])
+    before = shake(tasks, 0, fold, PLACES)
+    assert now is not None
+    assert before is not None
+    kept = shaken_arrays([before], [Known()])
+    assert are_of(kept, [before])
+    assert not are_of(kept, [now])
+    assert not are_of({}, [now])
+    assert not are_of({"5": kept["0"]}, [now])

@@ -14,7 +14,7 @@ from stmaml.pool.base import Fitted, Forecast, Member, Tasks
 from stmaml.pool.crossfit import HeldOut, fold_fits, folds_of, held_out_tasks, out_of_fold, scored_with
 from stmaml.pool.group_effects import effects_of_table
 from stmaml.pool.guarantee import learn_reaches
-from stmaml.pool.importance import Shaken, importance_of, places_of, shake, shaken_arrays
+from stmaml.pool.importance import Shaken, are_of, importance_of, places_of, shake, shaken_arrays
 from stmaml.pool.meta import Meta
 from stmaml.pool.model import PoolModel
 from stmaml.pool.opening import PoolTable
@@ -153,13 +153,13 @@ def _pooled(
 
 
 def _importance(table: PoolTable, pooling: Pooling, scale: float, store: PoolRun) -> dict[str, Any]:
-    """Which columns matter; nothing where a member was kept by a version that did not ask."""
+    """Which columns matter; nothing where a member was kept by a version that did not ask, or asked otherwise."""
     said = {name: store.shaken(name) for name in pooling.used()}
-    if not all(said.values()):
-        return {}
     fold = folds_of(table.names)
-    tasks = held_out_tasks(table.rows, table.draw, table.counts, fold)
-    return importance_of(_shaken(table, fold, tasks), said, pooling, scale)
+    shaken = _shaken(table, fold, held_out_tasks(table.rows, table.draw, table.counts, fold))
+    if not all(arrays and are_of(arrays, shaken) for arrays in said.values()):
+        return {}
+    return importance_of(shaken, said, pooling, scale)
 
 
 def kept_columns(frame: pl.DataFrame, schema: Schema, table: PoolTable) -> pl.DataFrame:

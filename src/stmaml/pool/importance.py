@@ -20,7 +20,9 @@ from stmaml.tables.schema import Schema
 
 MOST_TASKS = 60  # groups that are asked, one task each
 MOST_COLUMNS = 40
-MOST_ROWS = 10_000  # asked rows of all mixed-up copies together: the prior takes as long for more as to be scored
+MOST_ROWS = 10_000
+"""Asked rows of all mixed-up copies together, beyond which columns are mixed up less often than REPEATS, but once at
+least: the prior takes as long for more as to be scored."""
 REPEATS = 3
 MIN_GROUPS = 4
 
@@ -143,6 +145,12 @@ def _stacked(tasks: Tasks, copies: Sequence[GroupedRows]) -> Tasks:
 def shaken_arrays(shaken: Sequence[Shaken], fits: Sequence[Fitted]) -> Arrays:
     """What a member says of all copies, by number of labelled rows, as arrays to be saved."""
     return {str(one.shots): one.means(fits).astype(np.float32) for one in shaken}
+
+
+def are_of(arrays: Arrays, shaken: Sequence[Shaken]) -> bool:
+    """Whether a member was asked for these copies: a version that mixed up each column more often kept others."""
+    shapes = [arrays[str(one.shots)].shape[:2] for one in shaken if str(one.shots) in arrays]
+    return shapes == [(one.copies, len(one.y)) for one in shaken]
 
 
 def importance_of(
