@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Float, Int
 from scipy import linalg
+from scipy.special import ndtr, ndtri
 
 from stmaml.pool.base import Arrays, GroupedRows
 from stmaml.pool.mixed.covariance import Covariance
@@ -28,7 +29,8 @@ MOST_CURVES = 2
 LIKELY = 1.0
 """Spreads of chance by which a slope differs that may help to predict: what is little is shrunk away."""
 CLEAR = 2.0
-"""The same of a slope that people are told of: of columns with one slope for all, one in thirty gets as far."""
+"""The same of a slope that people are told of, where a table has one column: one in thirty with one slope for all gets
+as far. The best of many must be clearer, for one of them always is by chance."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def differing(rows: GroupedRows, columns: Int[np.ndarray, " c"], most: int) -> l
         left = np.setdiff1d(columns, found)
         parts = np.split(left, range(CANDIDATES, len(left), CANDIDATES))
         score = np.concatenate([_scores(few, design, theta, replace(own, slopes=part), own.slopes) for part in parts])
-        if score.max() <= CLEAR:
+        if score.max() <= -ndtri(ndtr(-CLEAR) / len(left)):
             break
         found.append(int(left[score.argmax()]))
     return found
