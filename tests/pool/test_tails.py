@@ -1,19 +1,23 @@
 """Tails of a pool against SciPy's densities, and what is learnt of them against how targets were made."""
 
 import json
+from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 import pytest
 from scipy import integrate, stats
+from scipy.special import ndtri
 
 from stmaml.errors import RunError
 from stmaml.estimators import FewShotRegressor
-from stmaml.pool.base import Forecast, GroupedRows, Tasks
+from stmaml.pool.base import Arrays, Forecast, GroupedRows, Tasks
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.mixture import Mixture
 from stmaml.pool.pooling import Pooling, learn_pooling
 from stmaml.pool.result import tails_sentence
 from stmaml.pool.tails import Tail, learn_tail, with_tails
+from stmaml.tables.calibration import LEVELS, Calibration
 
 ROWS = 10
 
@@ -86,6 +90,12 @@ def test_normal_targets_mostly_show_no_tails_and_lose_little_by_those_they_show(
     assert np.mean(losses) < 0.006
 
 
+def test_a_pool_far_too_wide_is_narrowed_first():
+    """Its best spread is at the end of those tried: a tail would keep it as wide as it is."""
+    y, group = targets(200, 0.05, 8.0, seed=0)
+    assert learn_tail(normal(np.zeros(len(y)), 12.0), y, group) is None
+
+
 def test_one_group_shows_nothing():
     y, group = targets(1, 0.5, 8.0, seed=0)
     assert learn_tail(normal(np.zeros(len(y)), 1.0), y, group) is None
@@ -126,6 +136,17 @@ def test_tails_are_kept_and_pools_of_old_have_none():
     assert Pooling.from_json({k: v for k, v in content.items() if k != "tails"}).tails == ()
 
 
+def test_between_numbers_of_rows_tails_are_between():
+    rough = Calibration((0, 3), (1.0, 1.0))
+    pooling = Pooling(("one",), (0, 3), ((1.0,), (1.0,)), ((1.0,), (1.0,)), rough, ((0.0, 1.0), (0.2, 4.0)))
+    share, width = pooling.tail_at(np.array([0, 1, 3, 9]))
+    np.testing.assert_allclose(share, [0.0, 0.1, 0.2, 0.2])
+    np.testing.assert_allclose(width, [1.0, 2.0, 4.0, 4.0])
+    narrow = normal(np.zeros(4), 1.0)
+    variance = with_tails(narrow, share, width).variance()
+    np.testing.assert_allclose(variance, [1.0, 0.9 + 0.1 * 4, 0.8 + 0.2 * 16, 0.8 + 0.2 * 16])
+
+
 @pytest.mark.parametrize("tails", [[[1.0, 2.0]], [[0.1, 0.5]], [[0.1, 2.0]] * 2, [[0.1]], [[float("nan"), 2.0]]])
 def test_tails_that_cannot_be_are_refused(tails: list[list[float]]):
     content = {**learn_pooling([held_out(0.03)]).to_json(), "tails": tails}
@@ -147,6 +168,38 @@ def test_samples_have_the_tails_that_quantiles_have():
     assert np.quantile(drawn, 0.995) > 2.5 * np.quantile(drawn, 0.95)  # 1.6 times, were they normal
     std = model.predict(x[:1], return_std=True)[1][0]
     assert drawn.std() == pytest.approx(std, rel=0.05)
+    schema = model.meta_model_.schema
+    query = pl.DataFrame({schema.used[0].name: x[:2, 0], schema.task: ["new", "new"]})
+    both = model.meta_model_.sample(query, None, 40_000)
+    shared = model.meta_model_.predict(query).frame["task_std"].to_numpy()
+    assert np.cov(both.T)[0, 1] == pytest.approx(shared[0] * shared[1], rel=0.1), "tails are of rows, not of groups"
+
+
+@dataclass(frozen=True)
+class Says:
+    """A member with one answer."""
+
+    answer: float
+
+    def predict(self, tasks: Tasks) -> Forecast:
+        every = np.ones(len(tasks.asked))
+        return Forecast(self.answer * every, 0.3 * every, 0.7 * every)
+
+    def state(self) -> Arrays:
+        return {}
+
+
+def test_samples_of_members_that_disagree_are_as_wide_as_is_said():
+    shop, random = np.repeat(np.arange(30), 6), np.random.default_rng(0)
+    x, y = random.standard_normal((180, 1)), random.standard_normal(180)
+    fitted = FewShotRegressor(members=("mean",)).fit(x, y, groups=shop).meta_model_
+    known = Calibration((0,), (1.0,), (tuple(ndtri(np.array(LEVELS)).tolist()),), 30)
+    pooling = Pooling(("a", "b"), (0,), ((1.0, 1.0),), ((0.5, 0.5),), known, ((0.1, 5.0),))
+    model = replace(fitted, pooling=pooling, members={"a": Says(-1.0), "b": Says(1.0)})
+    query = pl.DataFrame({fitted.schema.used[0].name: [0.0, 1.0], fitted.schema.task: ["new", "new"]})
+    drawn, said = model.sample(query, None, 40_000), model.predict(query).frame
+    assert drawn[:, 0].std() == pytest.approx(said["std"][0], rel=0.03)
+    assert np.cov(drawn.T)[0, 1] == pytest.approx(said["task_std"][0] ** 2, rel=0.05)
 
 
 def test_people_are_told_of_tails():

@@ -105,7 +105,8 @@ class PoolModel:
         whole, own = random.standard_normal((num_draws, 1)), random.standard_normal((num_draws, mixture.mean.shape[1]))
         tail, width = self.pooling.tail_at(shots)
         wide = np.where(random.random(own.shape) < tail, width, 1.0)  # of the whole spread; the group's part is its own
-        drawn = mixture.mean[which] + mixture.std[which] * (np.sqrt(share) * whole + np.sqrt(wide**2 - share) * own)
+        noise = (1 - share) * mixture.std[which] ** 2 + (wide**2 - 1) * mixture.variance()
+        drawn = mixture.mean[which] + np.sqrt(share) * mixture.std[which] * whole + np.sqrt(noise) * own
         return drawn * self.schema.target.std + self.schema.target.mean
 
     def check_support(self, support: pl.DataFrame) -> None:

@@ -1,9 +1,9 @@
 """Heavy tails: what a pool says of targets that lie far off, as outliers do.
 
 A spread that is set by squares is too wide for most rows where a few lie far off, and a normal distribution of any
-spread hardly allows for these. So a target's spread may be several times as wide with a small probability. Both numbers
-are those of the best log-density on held-out groups, where these show tails by more than a standard error; else tails
-stay as members have them. The mean stays the same in any case."""
+spread hardly allows for these. So a target's spread may be several times as wide with some probability. Both numbers
+are those whose gain in log-density on held-out groups, less its standard error, is largest; where none gains more than
+that error, tails stay as members have them. The mean stays the same in any case."""
 
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ def learn_tail(mixture: Mixture, y: Float[np.ndarray, " n"], group: Int[np.ndarr
     best, found = 0.0, None
     for steps in STEPS:
         usual = near[near + steps < len(SCALES)]
-        for share in SHARES if len(usual) else ():
+        for share in SHARES if len(usual) > 2 else ():  # fewer spreads have no minimum among them
             each = np.logaddexp(np.log1p(-share) + logs[usual], np.log(share) + logs[usual + steps])
             log_density = _by_group(each, group)
             sure = _sure(log_density[:, log_density.mean(0).argmax()] - plain[:, place])
@@ -61,7 +61,7 @@ def learn_tail(mixture: Mixture, y: Float[np.ndarray, " n"], group: Int[np.ndarr
     if found is None:
         return None
     usual, log_density, tail = found
-    return (steady_best_temperature(-log_density, SCALES[usual]) if len(usual) > 2 else 1.0), tail
+    return steady_best_temperature(-log_density, SCALES[usual]), tail
 
 
 def _at_scales(mixture: Mixture, y: Float[np.ndarray, " n"]) -> Float[np.ndarray, "s n"]:
