@@ -1,6 +1,6 @@
 """Rows that stand more than once are pointed out, where rows are unlikely to be alike by chance."""
 
-from datetime import date, timedelta
+from datetime import date, time, timedelta
 
 import numpy as np
 import polars as pl
@@ -91,6 +91,14 @@ def test_columns_that_are_not_used_tell_rows_apart():
     longer = pl.concat([frame, frame[:12]])
     text = pl.Series("text", [f"remark {i}" for i in range(longer.height)])
     assert copies_in(longer.with_columns(text)) == []
+
+
+def test_times_that_are_not_used_tell_rows_apart():
+    frame = measured()
+    longer = pl.concat([frame, frame[:12]])
+    times = pl.Series("at", [time(i // 60, i % 60) for i in range(longer.height)])
+    assert copies_in(longer.with_columns(times)) == []
+    assert copies_in(longer.with_columns(times.cast(pl.Duration))) == []
 
 
 def test_nothing_is_said_where_columns_may_not_have_been_read():
