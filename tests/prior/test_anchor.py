@@ -9,7 +9,21 @@ import numpy as np
 import pytest
 
 from stmaml.benchmarks.hierarchies import Shape, bayes_limit, linear_tables, one_of, table_key
-from stmaml.prior.anchor import Anchor, Line, fit_anchor, inverted, learn_line, orthogonal, rooted
+from stmaml.prior.anchor import (
+    LEAST_NOISE,
+    LEVEL,
+    PULL,
+    RIDGE,
+    ROUNDS,
+    SLOPES,
+    Anchor,
+    Line,
+    fit_anchor,
+    inverted,
+    learn_line,
+    orthogonal,
+    rooted,
+)
 
 
 def test_a_positive_matrix_is_inverted():
@@ -63,6 +77,39 @@ def _skewed(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x, y = np.concatenate([part, part.sum(-1, keepdims=True)], axis=-1), part.sum(-1) ** 0.9
     labelled = (np.arange(8) < 5) * np.ones((8, 1))
     return (x - x.mean((0, 1))) / x.std((0, 1)), (y - y.mean()) / y.std(), labelled
+
+
+def test_the_model_learnt_is_that_of_expectation_and_maximisation():
+    """Groups of unlike size, one without a label; against the covariance of whole groups in double precision."""
+    random = np.random.default_rng(7)
+    x = random.standard_normal((6, 5, 2))
+    labelled = (np.arange(5) < np.array([5, 4, 3, 2, 1, 0])[:, None]).astype(float)
+    y = 0.5 + x @ [1.0, -0.7] + random.standard_normal((6, 1)) + 0.6 * random.standard_normal((6, 5))
+    with jax.enable_x64(True):
+        found = learn_line(*(jnp.asarray(part) for part in (x, y, labelled)))
+    groups = [(np.column_stack([np.ones(5), x[g]])[on], y[g][on]) for g, on in enumerate(labelled > 0)]
+    for name, expected in zip(("mean", "covariance", "variance", "noise"), _by_covariance(groups), strict=True):
+        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+def _by_covariance(groups: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...]:
+    """ROUNDS of EM, each group's effects from the covariance of its rows."""
+    start, noise = np.array([LEVEL, SLOPES / 3, SLOPES / 3]), 0.5
+    variance, mean, covariance = start, np.zeros(3), np.eye(3)
+    for _ in range(ROUNDS):
+        among = [np.linalg.inv(z * variance @ z.T + noise * np.eye(len(z))) for z, _ in groups]
+        told = sum(z.T @ v @ z for v, (z, _) in zip(among, groups, strict=True))
+        covariance = np.linalg.inv(told + RIDGE * np.eye(3))
+        mean = covariance @ sum(z.T @ v @ y for v, (z, y) in zip(among, groups, strict=True))
+        squares, left = PULL * start, LEAST_NOISE
+        for v, (z, y) in zip(among, groups, strict=True):
+            own = variance * (z.T @ v @ (y - z @ mean))
+            doubt = np.diag(variance) - (variance[:, None] * z.T) @ v @ (z * variance)
+            squares = squares + (own**2 + np.diag(doubt)) * (len(y) > 0)
+            left += np.square(y - z @ (mean + own)).sum() + np.trace(z @ doubt @ z.T)
+        noise = left / (sum(len(y) for _, y in groups) + 1)
+        variance = squares / (sum(len(y) > 0 for _, y in groups) + PULL)
+    return mean, covariance, variance, np.array(noise)
 
 
 def test_a_labelled_row_is_left_out_of_what_is_said_of_it():
