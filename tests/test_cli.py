@@ -249,6 +249,41 @@ def test_evaluate_of_several_seeds_says_which(stmaml, trained):
     assert result["metrics"]["mse"]["mean"] == pytest.approx(sum(means) / 2)
 
 
+def test_runs_answer_together(stmaml, trained):
+    """Two seeds as one: their mixture is nearer than they are on average, and nothing is saved."""
+    before = files(trained)
+    words = ("evaluate", trained / "seed-0", "--with", trained / "seed-1", "--tasks", 6, "--samples", 1)
+    code, out, err = stmaml(*words, "--json")
+    told = json.loads(out)
+    assert code == 0, err
+    assert told["method"] == "maml + maml"
+    assert told["runs"] == [str(trained / f"seed-{i}") for i in (0, 1)]
+    assert "seed" not in told
+    assert files(trained) == before
+    alone = [
+        json.loads(stmaml("evaluate", trained / f"seed-{i}", "--tasks", 6, "--samples", 1, "--json")[1]) for i in (0, 1)
+    ]
+    each = [one["metrics"]["mse"]["mean"] for one in alone]
+    assert told["digest"] == alone[0]["digest"]
+    assert told["metrics"]["mse"]["mean"] < sum(each) / 2
+    assert told["metrics"]["mse"]["mean"] not in each
+    seeds = json.loads(stmaml("evaluate", trained / "seed-0", "--with", trained, *words[4:], "--json")[1])
+    assert seeds["method"] == "maml + maml + maml"
+    code, out, _ = stmaml(*words)
+    assert (code, "maml + maml on" in out, "over tasks" in out) == (0, True, True)
+
+
+def test_runs_of_other_tasks_cannot_answer_together(stmaml, trained, tmp_path):
+    stmaml("train", *TINY_MAML, "--shots", 6, "--run", tmp_path / "six")
+    for words in (["--with", tmp_path / "six"], ["--with", "/nowhere"], ["--with", trained / "seed-1", "--sweep"]):
+        code, out, err = stmaml("evaluate", trained / "seed-0", *words, "--tasks", 6)
+        assert (code, out) == (2, "")
+        assert one_line(err)
+    assert "leave it out" in err
+    code, out, err = stmaml("evaluate", trained / "seed-0", "--with", tmp_path / "six", "--tasks", 6)
+    assert "not tested on the same tasks" in err
+
+
 def test_evaluate_as_text_has_a_table(stmaml, trained):
     code, out, _ = stmaml("evaluate", trained / "seed-0", "--tasks", 6, "--samples", 1)
     assert code == 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stmaml.experiments import load_run, meta_train
     from stmaml.methods import METHODS
     from stmaml.methods.base import AbstractMetaLearner, predict, predict_with
+    from stmaml.methods.committee import Committee
     from stmaml.prediction import Prediction
     from stmaml.shipped import load_pretrained, pretrained_card, pretrained_names
     from stmaml.tasks import Examples, Task, TaskBatch, TaskSpec
@@ -25,6 +26,7 @@ __all__ = [
     "BENCHMARKS",
     "METHODS",
     "AbstractMetaLearner",
+    "Committee",
     "Examples",
     "FewShotClassifier",
     "FewShotRegressor",
@@ -43,8 +45,8 @@ __all__ = [
     "pretrained_names",
 ]
 _HOMES = (  # from the quickest to import on
-    *("tasks", "prediction", "methods.base", "methods", "benchmarks.base", "benchmarks", "training"),
-    *("experiments", "shipped", "estimators"),
+    *("tasks", "prediction", "methods.base", "methods.committee", "methods", "benchmarks.base", "benchmarks"),
+    *("training", "experiments", "shipped", "estimators"),
 )
 
 

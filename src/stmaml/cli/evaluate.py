@@ -1,12 +1,12 @@
 """`stmaml evaluate`."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -21,7 +21,8 @@ from stmaml.cli.parsing import parse
 from stmaml.cli.progress import open_benchmark, showing
 from stmaml.cli.showing import plain_console, without_nan
 from stmaml.cli.sweep import show_sweep, swept
-from stmaml.experiments import EvaluateConfig, Scored, load_experiment, score_run
+from stmaml.errors import SettingError
+from stmaml.experiments import EvaluateConfig, Scored, load_experiment, score_run, score_together
 from stmaml.metric_table import metric
 from stmaml.metrics import of_each_task, summarise_crossed
 from stmaml.pool.kind import is_pool
@@ -34,6 +35,8 @@ class Evaluate:
 
     run: tyro.conf.Positional[Path]
     """Folder of a run, or of several seeds."""
+    with_: Annotated[tuple[Path, ...], tyro.conf.arg(name="with", metavar="RUN ...")] = ()
+    """Other runs on the same tasks: score what the learners of all say together, as one. Nothing is saved."""
     config: EvaluateConfig = field(default_factory=EvaluateConfig)
     sweep: bool = False
     """Score with each number of labelled examples that the benchmark names, in one table beside the best possible."""
@@ -53,6 +56,11 @@ def main(arguments: list[str]) -> None:
         return
     experiment = load_experiment(runs[0])
     benchmark = open_benchmark(flags.config.of(experiment), console)
+    if flags.with_:
+        with showing(console, "compiling"):
+            together = score_together([*runs, *_others(flags)], flags.config, benchmark)
+        _tell(together.summary, flags, _show)
+        return
     if flags.sweep:
         each = [(one, benchmark.vary(one.of(experiment))) for one in swept(flags.config, benchmark)]
         with kept_or_not(runs, console) as runs, showing(console, "compiling"):
@@ -67,6 +75,17 @@ def main(arguments: list[str]) -> None:
             found = score_table(runs[0], benchmark, config=flags.config, baselines=())
         else:
             show, found = _show, _over_seeds([score_run(run, flags.config, benchmark) for run in runs])
+    _tell(found, flags, show)
+
+
+def _others(flags: Evaluate) -> list[Run]:
+    """The runs of --with, all seeds of each."""
+    if flags.sweep:
+        raise SettingError("--sweep scores single runs; leave it out, or --with.")
+    return [run for folder in flags.with_ for run in find_runs(folder)]
+
+
+def _tell(found: dict[str, Any], flags: Evaluate, show: Callable[[dict[str, Any]], None]) -> None:
     if flags.json:
         print(json.dumps(without_nan(found), indent=2, allow_nan=False))
     else:

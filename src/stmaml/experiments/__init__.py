@@ -14,6 +14,7 @@ from stmaml.experiments.learners import (
 )
 from stmaml.experiments.scoring import Scored, Test, evaluate_run, save_scores, score_run, summarise_scores, tests_of
 from stmaml.experiments.settings import EvaluateConfig, describe, experiment_of, load_experiment
+from stmaml.experiments.together import score_together
 from stmaml.experiments.training import create_runs, run_folders, train_runs
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "scaling_for",
     "scaling_of",
     "score_run",
+    "score_together",
     "summarise_scores",
     "tests_of",
     "train_once",

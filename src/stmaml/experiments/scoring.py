@@ -14,6 +14,7 @@ from stmaml.evaluation import Scores, evaluate, trace
 from stmaml.experiments.learners import load_learner, with_inner_steps
 from stmaml.experiments.settings import EvaluateConfig, load_experiment
 from stmaml.methods.base import AbstractMetaLearner
+from stmaml.recipes import Experiment
 from stmaml.runs import Run, as_json
 
 
@@ -71,27 +72,39 @@ def score_run(run: Run, config: EvaluateConfig, benchmark: Benchmark, tests: lis
     """Scores a run's learner on test tasks, `tests_of` these if not given, and saves summary, per-task scores and what
     its figures need; of validation tasks nothing is saved, so that no report takes them for a test."""
     experiment = load_experiment(run)
-    learner = load_learner(run, experiment, benchmark.train.spec, benchmark.own_scaling)
-    if config.inner_steps is not None:
-        learner = with_inner_steps(learner, config.inner_steps)
+    learner = learner_in_test(run, experiment, config, benchmark)
     tests = tests or tests_of(benchmark, experiment.benchmark, config)
     as_trained = (config.shots, config.noise, config.inner_steps, config.years) == (None,) * 4
     kept = config.data is not None and run.curves()  # figures stay those of the first data
     for showcase in benchmark.showcases() if as_trained and not (config.validation or kept) else ():
         run.save_arrays(Path("curves") / f"{showcase.name}.npz", trace(learner, showcase, key=jr.key(TEST_SEED)))
     # Scores come last: whoever finds them takes the run for scored, and would not draw what a kill had left undrawn.
-    return [_score(run, test, config, benchmark, learner) for test in tests]
+    return [_saved(run, test, config, score_on(run, test, config, benchmark, learner)) for test in tests]
 
 
-def _score(run: Run, test: Test, config: EvaluateConfig, benchmark: Benchmark, learner: AbstractMetaLearner) -> Scored:
+def learner_in_test(
+    run: Run, experiment: Experiment, config: EvaluateConfig, benchmark: Benchmark
+) -> AbstractMetaLearner:
+    """A run's learner, with as many inner steps as asked for."""
+    learner = load_learner(run, experiment, benchmark.train.spec, benchmark.own_scaling)
+    return learner if config.inner_steps is None else with_inner_steps(learner, config.inner_steps)
+
+
+def score_on(
+    run: Run, test: Test, config: EvaluateConfig, benchmark: Benchmark, learner: AbstractMetaLearner
+) -> Scored:
+    """What a learner scores in a test, told under the name of a run."""
     judge = benchmark.aftercare.judge(run.folder, test.shots or 0) if benchmark.aftercare else None
     what = f"scoring {run.folder.name}" + ("" if test.shots is None else f" from {test.shots} labelled rows")
     key = jr.key(TEST_SEED)
     scores = evaluate(learner, test.tasks, num_samples=config.samples, key=key, judge=judge, what=what)
-    summary = summarise_scores(run, test, benchmark, scores)
+    return Scored(summarise_scores(run, test, benchmark, scores), scores)
+
+
+def _saved(run: Run, test: Test, config: EvaluateConfig, scored: Scored) -> Scored:
     if not config.validation:
-        save_scores(run, test, summary, scores)
-    return Scored(summary, scores)
+        save_scores(run, test, scored.summary, scored.scores)
+    return scored
 
 
 def save_scores(run: Run, test: Test, summary: dict[str, Any], scores: Scores) -> None:
