@@ -15,9 +15,10 @@ afterwards goes by tasks of the test's kind made of validation attributes and pi
 p(z | support) with the lowest NLL among those under which at least TARGET of the three rules have a model; that with
 the highest coverage where there is none. Test tasks choose nothing. FOLDER/rows gets the scores, FOLDER/scores those of
 each task: of `choosing` tasks and on a `curve` over some test tasks for every factor, with the FEW models that are
-assigned to rules; of all `test` tasks with all models for factor 1 and the one that was chosen."""
+assigned to rules; of all `test` tasks with all models for factor 1 and the one that was chosen. FOLDER/answers keeps
+what these FEW said, so that `show` can take the seeds of a row as one learner (faces_together.py), FOLDER/weights the
+learner."""
 
-import math
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,11 +32,12 @@ import jax.random as jr
 import numpy as np
 from ahead import Programs
 from clock import parameters
-from faces_figures import BY_FACTOR, SCORES, TARGET, pick, show
+from faces_figures import BY_FACTOR, SCORES, TARGET, pick, rows_of, show
+from faces_together import ANSWERS, BY_PART, scores_of_each, with_seeds_together
 from jaxtyping import Array, Float, PRNGKeyArray
 from training_rows import Job, Training, arguments, some_of, take_turns, with_settings
 
-from stmaml.ambiguity import NUM_ASSIGNED, samples_models, score_rules
+from stmaml.ambiguity import NUM_ASSIGNED, samples_models
 from stmaml.benchmarks.altered import mirrored
 from stmaml.benchmarks.base import SEARCH_SEED, TEST_SEED, VAL_SEED, Benchmark, Shelf
 from stmaml.benchmarks.celeba import PAIRS, AmbiguousTasks, Config, Drawn, FaceAlbum, PairTasks, ambiguous, locate
@@ -52,7 +54,7 @@ from stmaml.recipes import Experiment, recipe
 from stmaml.recipes.base import with_changes
 from stmaml.tasks import Task, TaskBatch, TaskSpec, Weight
 
-FACTORS = (1.0, 0.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+FACTORS = (1.0, 0.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 OPEN = "open"
 AT_ONCE, SIDE_BY_SIDE = 64, 16  # tasks scored in one call, and of those at the same time
 VAL_AT_ONCE = 50
@@ -215,18 +217,11 @@ def answers(learner: AbstractMetaLearner, album: FaceAlbum, drawn: Any, key: Any
     return jax.lax.map(of_task, (batch.tasks, places), batch_size=SIDE_BY_SIDE)
 
 
-def scores_of_each(log_p: Float[np.ndarray, "m s r q"]) -> dict[str, Float[np.ndarray, " m"]]:
-    """The benchmark's scores of each task. Of two labels, the true one is the likeliest if it has more than half."""
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        even, right = math.log(0.5), np.exp(log_p).mean(1) > 0.5
-        found = jax.vmap(score_rules)(jnp.asarray(log_p), jnp.asarray(log_p > even), jnp.asarray(right))
-    return {name: np.asarray(found[name], np.float32) for name in SCORES}
-
-
 def score_row(row: Row, folder: Path, about: dict[str, Any]) -> dict[str, Any]:
     """Scores for each factor on tasks for choosing, then on test tasks; each is kept as soon as it is there."""
     flags, path = row.tests.flags, folder / f"{row.training.job.name}.npz"
-    values = dict(np.load(path)) if path.exists() else {}
+    said = folder.parent / ANSWERS / path.name
+    values, answers = (dict(np.load(one)) if one.exists() else {} for one in (path, said))
 
     def kept(factor: float, tasks: TaskSet, seed: int, sizes: dict[str, tuple[int, int]]) -> None:
         """Scores of parts of a set, each of so many tasks and models."""
@@ -237,8 +232,10 @@ def score_row(row: Row, folder: Path, about: dict[str, Any]) -> dict[str, Any]:
         for part, (count, first) in sizes.items():
             found = scores_of_each(log_p[:count, :first])
             values.update({BY_FACTOR.format(part, factor, name): each for name, each in found.items()})
-        folder.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(path, **values)  # pyright: ignore[reportArgumentType]
+            answers[BY_PART.format(part, factor)] = log_p[:count, :FEW].astype(np.float16)
+        for where, arrays in ((path, values), (said, answers)):
+            where.parent.mkdir(parents=True, exist_ok=True)
+            np.savez_compressed(where, **arrays)  # pyright: ignore[reportArgumentType]
 
     choosing, test = row.tests.choosing, row.tests.test
     for factor in row.factors:
@@ -254,6 +251,7 @@ def score_row(row: Row, folder: Path, about: dict[str, Any]) -> dict[str, Any]:
         print(f"{row.training.job.name}: factor {factor:g}, {means}", flush=True)
     return {
         **about,
+        "name": row.training.job.name,
         "parameters": parameters(row.training.states[1]),
         "factor": chosen,
         "target": TARGET,
@@ -305,6 +303,12 @@ def experiment_of(job: Job, flags: Any) -> Experiment:
     return with_changes(experiment, {f"benchmark_settings.{name}": value for name, value in sizes.items()})
 
 
+def keep_weights(row: Row, folder: Path) -> None:
+    """Those that did best on validation tasks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    eqx.tree_serialise_leaves(folder / f"{row.training.job.name}.eqx", row.training.states[1])
+
+
 def train_rows(flags: Any) -> None:
     opened = Config(data=str(flags.data), image_size=flags.image_size).open(Shelf())
     tests, programs = Tests(opened, flags), Programs(flags.programs)
@@ -323,6 +327,7 @@ def train_rows(flags: Any) -> None:
         if flags.stage == "compile":
             return compile_row(row)
         about = row.training.train(row.nll, flags.folder / "states", fit=flags.fit)
+        keep_weights(row, flags.folder / "weights")
         return score_row(row, flags.folder / "scores", about)
 
     take_turns(flags, work)
@@ -339,7 +344,8 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     flags = parser.parse_args()
     if flags.stage == "show":
-        return show([flags.folder, *map(Path, flags.jobs)], flags.figure)
+        folders = [flags.folder, *map(Path, flags.jobs)]
+        return show(with_seeds_together(rows_of(folders), folders), flags.figure)
     saved = flags.folder / "faces.npz"
     if flags.stage == "prepare":
         flags.folder.mkdir(parents=True, exist_ok=True)

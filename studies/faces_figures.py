@@ -75,9 +75,8 @@ def for_ambiguity(rows: Mapping[str, Row]) -> tuple[str | None, bool]:
     return min(good or covering, key=lambda name: means[name]["nll"], default=None), bool(good)
 
 
-def show(folders: Sequence[Path], figure: Path | None) -> None:
+def show(rows: Mapping[str, Row], figure: Path | None) -> None:
     """Prints the tables, and draws the figure if it has a path."""
-    rows = rows_of(folders)
     for part, factor, title in (
         ("test", 1.0, "Test tasks, z as it was trained"),
         ("test", None, "Test tasks, the factor on sigma that each seed chose"),

@@ -59,6 +59,8 @@ def test_rows_are_trained_scored_and_shown(study, monkeypatch, tmp_path, data, c
 
     monkeypatch.setattr(study, "score_row", score_row)
     run(study, monkeypatch, "train", str(folder), "maml:1", ST_MAML, *TINY, *TESTS)
+    kept = np.load(folder / "answers" / f"{rows[1].training.job.name}.npz")
+    assert kept["test 1"].shape == (6, 40, 3, 10)
     told = [json.loads(path.read_text()) for path in sorted((folder / "rows").glob("*.json"))]
     assert [(one["row"], one["seed"], one["trained_on"]) for one in told] == [
         ("maml", 1, 400),
@@ -81,6 +83,27 @@ def as_evaluated(study, row, folder):
     theirs = evaluate(row.training.states[1], test, num_samples=50, key=jr.key(TEST_SEED)).values
     for name in study.SCORES:
         np.testing.assert_allclose(ours[f"test 1 {name}"], theirs[name], atol=2e-5, err_msg=name)
+
+
+def test_seeds_together_are_one_learner_whose_models_take_turns(study, tmp_path):
+    together, figures = (importlib.import_module(name) for name in ("faces_together", "faces_figures"))
+    # Two learners of 30 models, sure of one rule each, on 4 tasks of 3 rules and 5 queries.
+    each = [np.full((4, 30, 3, 5), np.log(0.1), np.float16) for _ in range(2)]
+    each[0][:, :, 0], each[1][:, :, 2] = np.log(0.9), np.log(0.9)
+    (tmp_path / "answers").mkdir()
+    for seed, one in enumerate(each):
+        np.savez(tmp_path / "answers" / f"row-{seed}.npz", **{"choosing 1": one, "test 1": one})
+    told = {seed: {"name": f"row-{seed}", "factor": 1.0, "trained_on": 10} for seed in range(2)}
+    row = figures.Row("row", told, {})
+    rows = together.with_seeds_together({"row": row}, [tmp_path])
+    (both,) = [one for name, one in rows.items() if name == "row, 2 seeds together"]
+    assert together.in_turns(each).shape == (4, 40, 3, 5)
+    assert both.mean("test", "coverage", 1.0) == 2
+    assert both.mean("test", "accuracy", 1.0) == 1
+    mixed = -(2 * np.log(0.5) + np.log(0.1)) / 3  # two rules have half of the models each
+    assert both.mean("test", "nll", 1.0) == pytest.approx(mixed, abs=1e-3)
+    alone = {0: {"name": "row-0", "factor": 1.0}}
+    assert together.together(figures.Row("row", alone, {}), [tmp_path]) is None
 
 
 def test_open_tasks_ask_about_one_pair_of_the_three_attributes_of_their_support(study, data):
