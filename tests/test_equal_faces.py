@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -92,7 +93,8 @@ def test_seeds_together_are_one_learner_whose_models_take_turns(study, tmp_path)
     each[0][:, :, 0], each[1][:, :, 2] = np.log(0.9), np.log(0.9)
     (tmp_path / "answers").mkdir()
     for seed, one in enumerate(each):
-        np.savez(tmp_path / "answers" / f"row-{seed}.npz", **{"choosing 1": one, "test 1": one})
+        kept: Any = {"choosing 1": one, "test 1": one}
+        np.savez(tmp_path / "answers" / f"row-{seed}.npz", **kept)
     told = {seed: {"name": f"row-{seed}", "factor": 1.0, "trained_on": 10} for seed in range(2)}
     row = figures.Row("row", told, {})
     rows = together.with_seeds_together({"row": row}, [tmp_path])
