@@ -68,12 +68,13 @@ class Row:
     search: Search
     programs: Programs
     until: float
+    ranges: Sequence[tuple[float, float]] = RANGES
     base: Experiment = field(init=False)
     opened: list[Benchmark] = field(init=False)
 
     def __post_init__(self):
         self.base = self.search.start("regression2d", self.name)
-        ranges = [with_changes(self.base, {"benchmark_settings.input_range": extent}) for extent in RANGES]
+        ranges = [with_changes(self.base, {"benchmark_settings.input_range": extent}) for extent in self.ranges]
         self.opened = [one.benchmark_settings.open() for one in ranges]
 
     def begun(self, trials: Sequence[Trial]) -> "Lanes":
@@ -87,6 +88,7 @@ class Row:
             sources, keys = stacked([*self.opened] * SEEDS), jnp.stack([key for _, key in made])
         rates = np.array([trial.settings[OUTER_LR] for trial in padded for _ in self.opened])
         words = [str(value) for _, value in trials[0].group if isinstance(value, str)]
+        words += [f"{low:g}..{high:g}" for low, high in self.ranges if len(self.ranges) < len(RANGES)]
         name = "-".join([self.name, *words, f"{config.tasks_per_batch}"])
         return Lanes(name, here(states), here(sources), here(keys), rates, config)
 
@@ -96,16 +98,29 @@ class Row:
         return self.begun([Trial(settings, seed) for seed in range(SEEDS)])
 
     def taken(
-        self, lanes: "Lanes", steps: int, done: int = 0, look: Callable[[State, int], None] | None = None
+        self,
+        lanes: "Lanes",
+        steps: int,
+        done: int = 0,
+        look: Callable[[State, int], None] | None = None,
+        ends: float = math.inf,
     ) -> State:
-        """The states after `steps` steps, `done` of which they have taken, with rates that fall along a half cosine."""
-        states = lanes.states
+        """The states after `steps` steps, `done` of which they have taken, with rates that fall along a half cosine;
+        of the time until `ends` where that is over sooner."""
+        states, began = lanes.states, time.time()
         for start in range(done, steps, CHUNK):
-            if time.time() > self.until:
+            if (now := time.time()) > self.until:
                 raise OutOfTime
-            rates = lanes.rates * falling((start + CHUNK / 2) / steps)
+            if now >= ends:
+                break
+            spent = (now - began) / (ends - began)
+            rates = lanes.rates * falling(max((start + CHUNK / 2) / steps, spent))
             states = eqx.tree_at(lambda s: s.rate, states, jnp.asarray(rates))
-            states, _ = lanes.moved(self.programs, states, start)
+            states, losses = lanes.moved(self.programs, states, start)
+            if ends < math.inf:
+                jax.block_until_ready(losses)  # else the clock would run ahead of the device
+            if start == done:
+                began = time.time()  # reading or compiling a program is not training
             if look is not None:
                 look(states, start + CHUNK)
         return jax.block_until_ready(states)
@@ -175,8 +190,8 @@ def search_row(row: Row, folder: Path) -> dict[str, Any]:
             some = trials[first : first + SEEDS]
             lanes = row.begun(some)
             states = row.taken(lanes, -(-tasks // lanes.config.tasks_per_batch))
-            learners = _learners(states)
-            found += [learners[i * len(RANGES) : (i + 1) * len(RANGES)] for i in range(len(some))]
+            learners, each = _learners(states), len(row.ranges)
+            found += [learners[i * each : (i + 1) * each] for i in range(len(some))]
         return found
 
     def judge(trial: Trial, learners: Sequence[Varied]) -> dict[str, Any]:
@@ -201,10 +216,11 @@ def _batch(tasks: TaskSet) -> tuple[Any, ...]:
 
 
 def _learners(states: State) -> list[Varied]:
-    return [state.learner for state in unbundle(states, SEEDS * len(RANGES))]  # pyright: ignore[reportReturnType]
+    count = jax.tree.leaves(eqx.filter(states, eqx.is_array))[0].shape[0]
+    return [state.learner for state in unbundle(states, count)]  # pyright: ignore[reportReturnType]
 
 
-def train_row(row: Row, folder: Path, chosen: dict[str, Any], tasks: int) -> None:
+def train_row(row: Row, folder: Path, chosen: dict[str, Any], tasks: int, ends: float) -> None:
     """SEEDS learners of the chosen settings on each range, kept in `folder` from time to time and at the end."""
     lanes = row.chosen(chosen)
     states, done, before = kept(lanes.states, row.name, folder)
@@ -226,7 +242,7 @@ def train_row(row: Row, folder: Path, chosen: dict[str, Any], tasks: int) -> Non
 
     latest = {"states": states, "step": done}
     try:
-        latest = {"states": row.taken(replace(lanes, states=states), steps, done, look), "step": steps}
+        row.taken(replace(lanes, states=states), steps, done, look, ends)
     finally:
         if latest["step"] > done:
             keep(latest["states"], row.name, folder, latest["step"], seconds())
@@ -242,9 +258,9 @@ def score_row(row: Row, folder: Path, chosen: dict[str, Any], test_tasks: int) -
     about |= {"parameters": parameters(learners[0].learner), "settings": chosen["settings"], "lines": []}
     for draws in DRAWS if _draws(learners[0]) else DRAWS[:1]:
         program = partial(row.programs, f"{row.name}-score-{steps}-{draws}", scoring([steps], draws))
-        for place, (extent, benchmark) in enumerate(zip(RANGES, row.opened, strict=True)):
+        for place, (extent, benchmark) in enumerate(zip(row.ranges, row.opened, strict=True)):
             tests = benchmark.test_set(test_tasks)
-            values = [_values(program, one, tests, row.until) for one in learners[place :: len(RANGES)]]
+            values = [_values(program, one, tests, row.until) for one in learners[place :: len(row.ranges)]]
             about["lines"].append(_line(extent, draws, tests, values))
             print(f"{row.name} {_short(about['lines'][-1])}", flush=True)
     return about
@@ -260,7 +276,7 @@ def keep_weights(row: Row, chosen: dict[str, Any], folder: Path) -> None:
     learners = _learners(kept(lanes.states, row.name, folder / "states")[0])
     if parameters(learners[0]) <= FEW:
         (folder / "weights").mkdir(exist_ok=True)
-        eqx.tree_serialise_leaves(folder / "weights" / f"{row.name}.eqx", learners[: len(RANGES)])
+        eqx.tree_serialise_leaves(folder / "weights" / f"{row.name}.eqx", learners[: len(row.ranges)])
     for path in files_of(row.name, folder / "states"):
         path.unlink()
 
@@ -356,7 +372,7 @@ def work(row: Row, flags: Any) -> None:
         print(f"{row.name}: chosen {json.dumps(found)}", flush=True)
         return None
     found = already_chosen(row.name, flags.folder)
-    train_row(row, flags.folder / "states", found, flags.tasks)
+    train_row(row, flags.folder / "states", found, flags.tasks, flags.ends)
     told = score_row(row, flags.folder / "states", found, flags.test_tasks)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, told)
@@ -375,11 +391,11 @@ def main() -> None:
         val_tasks=flags.val_tasks,
         val_draws=flags.val_draws,
     )
-    programs = Programs(flags.programs)
+    programs, ranges = Programs(flags.programs), [(low, high) for low, high in flags.input_range or RANGES]
     for name in claimed(flags.rows, flags.folder / "claims" / f"{flags.stage}-{flags.claim}"):
         began = time.time()
         try:
-            work(Row(name, search, programs, flags.until), flags)
+            work(Row(name, search, programs, flags.until, ranges), flags)
         except OutOfTime:
             print(f"{name}: out of time", flush=True)
             break
@@ -393,6 +409,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("rows", nargs="+")
     parser.add_argument("--programs", type=Path, help="folder of compiled programs")
     parser.add_argument("--until", type=float, default=math.inf, help="seconds since 1970")
+    parser.add_argument("--ends", type=float, default=math.inf, help="when training ends at the latest, likewise")
     parser.add_argument("--claim", default=str(os.getpid()), help="processes with the same one share the rows")
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--near", type=int, default=6, help="trials around the best of them")
@@ -401,6 +418,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--val-draws", type=int, default=10)
     parser.add_argument("--tasks", type=int, default=5_000_000, help="of each learner")
     parser.add_argument("--batch", type=int, default=200)
+    parser.add_argument("--input-range", type=float, nargs=2, action="append", help="both ranges if not given")
     parser.add_argument("--test-tasks", type=int, default=20_000)
     return parser.parse_args()
 

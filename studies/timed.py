@@ -4,6 +4,8 @@
       --set benchmark_settings.years=(2019,) training.tasks_per_batch=128 --score weather
     python studies/timed.py regression2d st-maml best --run runs/best --seconds 300 --score shots --samples 20 100
 
+    python studies/timed.py weather tnp years ... --programs PROGRAMS --ahead      for a GPU that is not here
+
 For a machine that is lent by the minute: the step size goes down to zero along a half cosine of the time that is left,
 whatever a step takes there. The learner that does best on validation tasks, its weights as they are or as a running
 mean, is kept in a run folder like any other. Every result is a line of JSON as soon as it is there."""
@@ -23,7 +25,10 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from clock import chunk, falling, parameters
+from ahead import Programs
+from clock import falling, parameters
+from timed_steps import Fewer, Steps, name_of
+from training_rows import here, on_host
 
 from stmaml.benchmarks.base import TEST_SEED, Benchmark
 from stmaml.benchmarks.regression2d import RANGES
@@ -36,7 +41,7 @@ from stmaml.recipes.base import with_changes
 from stmaml.run_files import read_arrays, read_json
 from stmaml.runs import Run, write_json
 from stmaml.tasks import Task, pad
-from stmaml.training import initial_state
+from stmaml.training import State, initial_state
 
 SHOTS = (2, 5, 10, 20, 40)  # labelled days of weather
 FEW = (10, 2, 5, 1, 20)  # examples of 2D regression
@@ -49,9 +54,12 @@ def main() -> None:
     flags = parsed()
     began = time.time()
     experiment = timed(with_changes(recipe(flags.benchmark, flags.method, flags.preset), flags.set))
-    benchmark = experiment.benchmark_settings.open()
-    if flags.weeks:
-        benchmark = with_weeks_held_out(benchmark)
+    with on_host():
+        benchmark = experiment.benchmark_settings.open()
+        if flags.weeks:
+            benchmark = with_weeks_held_out(benchmark)
+    if flags.ahead:
+        return compile_ahead(flags, experiment, benchmark)
     (run,) = create_runs(experiment, benchmark, flags.run, [flags.seed], force=True)
     end = flags.until if flags.until else began + flags.seconds
     tell(flags, event="open", seconds=time.time() - began)
@@ -82,6 +90,9 @@ def parsed() -> Any:
     parser.add_argument("--samples", type=int, nargs="+", default=[20])
     parser.add_argument("--chunk", type=int, default=50, help="steps in one compiled call")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--programs", type=Path, help="folder of compiled programs")
+    parser.add_argument("--ahead", action="store_true", help="compile them for a GPU that is not here, and end")
+    parser.add_argument("--few", type=float, default=0.0, help="share of training tasks with five examples or fewer")
     parser.add_argument("--weeks", action="store_true", help="weather: validation tasks are of weeks not trained on")
     flags = parser.parse_args()
     flags.set = {name: ast.literal_eval(value) for name, _, value in (each.partition("=") for each in flags.set)}
@@ -99,13 +110,10 @@ def train(
     flags: Any, run: Run, experiment: Experiment, benchmark: Benchmark, end: float
 ) -> tuple[AbstractMetaLearner, int]:
     """The learner that did best on validation tasks, saved whenever it improves, and how many steps were taken."""
-    config, metric = experiment.training, experiment.training.val_metric
-    init_key, train_key = run_keys(flags.seed)
-    learner = fresh(experiment, benchmark.train.spec, scaling_for(experiment, benchmark), key=init_key)
-    learner = with_weights(learner, read_arrays(flags.start)) if flags.start else learner
-    state, val = initial_state(learner, config), benchmark.val_set(config.val_tasks)
-    tell(flags, event="built", parameters=parameters(learner))
-    step, best, kept, mean, looks, start = 0, math.inf, learner, state.learner, list(LOOKS), 0.0
+    metric = experiment.training.val_metric
+    state, steps = begun(flags, experiment, benchmark)
+    tell(flags, event="built", parameters=parameters(state.learner))
+    step, best, kept, mean, looks, start = 0, math.inf, state.learner, state.learner, list(LOOKS), 0.0
     while True:
         part = 0.0 if not start else 1.0 if time.time() >= end else (time.time() - start) / (end - start)
         part = max(part, min(step / flags.steps, 1.0)) if flags.steps else part
@@ -113,7 +121,7 @@ def train(
         if due or part >= 1.0:
             looks = [look for look in looks if look > part]
             for name, one in (("last", state.learner), ("mean", mean)):
-                scores = evaluate(one, val, num_samples=config.val_samples, key=jr.fold_in(train_key, 1)).summary()
+                scores = steps.judged(one)
                 shown = {k: rounded(v) for k, v in scores.items() if k in SCORES}
                 tell(flags, event="validation", step=step, weights=name, **shown)
                 if scores[metric]["mean"] < best:
@@ -121,20 +129,39 @@ def train(
                     run.save_learner(kept)
         if part >= 1.0:
             return kept, step
-        state, (losses, logs, finite) = chunk(
-            state, falling(part), benchmark.train, train_key, step, flags.chunk, config
-        )
+        share = 1 / min(step // flags.chunk + 1, MEAN_OF)
+        state, mean, told = steps.moved(state, mean, falling(part), share, step)
         step += flags.chunk
-        mean = blended(mean, state.learner, jnp.asarray(1 / min(step // flags.chunk, MEAN_OF)))
         if not start:
+            steps.judged(mean)  # so that it is compiled
             start = time.time()
             tell(flags, event="compiled", until=end - start)
         if step % (flags.chunk * 40) == 0:
-            means = {name: round(float(np.mean(values)), 4) for name, values in logs.items()}
             pace = (step - flags.chunk) / (time.time() - start)
-            tell(flags, event="step", step=step, loss=float(losses.mean()), pace=round(pace, 1), **means)
-        if not bool(finite):
+            tell(flags, event="step", step=step, pace=round(pace, 1), **told)
+        if not told["finite"]:
             raise SystemExit(f"{flags.run}: the loss is not finite at step {step}")
+
+
+def begun(flags: Any, experiment: Experiment, benchmark: Benchmark) -> tuple[State, Steps]:
+    """Where training starts, and the programs that it is made of."""
+    config, (init_key, train_key) = experiment.training, run_keys(flags.seed)
+    with on_host():
+        learner = fresh(experiment, benchmark.train.spec, scaling_for(experiment, benchmark), key=init_key)
+        learner = with_weights(learner, read_arrays(flags.start)) if flags.start else learner
+        state = initial_state(learner, config)
+        keys = train_key, jr.fold_in(train_key, 1)
+    name = f"{name_of(experiment)}-{flags.chunk}" + (f"-{flags.few}" if flags.few else "")
+    source = Fewer(benchmark.train, flags.few) if flags.few else benchmark.train
+    there = replace(benchmark, train=here(source))
+    return here(state), Steps(name, Programs(flags.programs), config, there, here(keys[0]), here(keys[1]), flags.chunk)
+
+
+def compile_ahead(flags: Any, experiment: Experiment, benchmark: Benchmark) -> None:
+    """The programs of a training, for a GPU that is not here."""
+    state, steps = begun(flags, experiment, benchmark)
+    steps.programs.ahead(*steps.stepping(state, state.learner, 1.0, 1.0, 0))
+    steps.programs.ahead(*steps.judging(state.learner, 0))
 
 
 def with_weights(learner: AbstractMetaLearner, arrays: Mapping[str, np.ndarray]) -> AbstractMetaLearner:
@@ -145,14 +172,6 @@ def with_weights(learner: AbstractMetaLearner, arrays: Mapping[str, np.ndarray])
 
     weights, rest = eqx.partition(learner, eqx.is_inexact_array)
     return eqx.combine(jax.tree_util.tree_map_with_path(pick, weights), rest)
-
-
-@eqx.filter_jit
-def blended(mean: AbstractMetaLearner, now: AbstractMetaLearner, share: jax.Array) -> AbstractMetaLearner:
-    """Weights of a running mean, in which those of now have a share."""
-    arrays, rest = eqx.partition(mean, eqx.is_inexact_array)
-    new = eqx.filter(now, eqx.is_inexact_array)
-    return eqx.combine(jax.tree.map(lambda old, one: old + share.astype(old.dtype) * (one - old), arrays, new), rest)
 
 
 def tests(flags: Any, experiment: Experiment, benchmark: Benchmark) -> list[tuple[str, TaskSet]]:
