@@ -1,6 +1,7 @@
 """Learners that ship with the package: names, cards, digests, and the script that makes them."""
 
 import importlib.util
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 
 import stmaml
-from stmaml.errors import RunError
+from stmaml.errors import RunError, StmamlError
 from stmaml.runs import Run, read_arrays
-from stmaml.shipped import load_shipped, narrowed, pretrained_folder, ship
+from stmaml.shipped import digest_of, load_shipped, narrowed, pretrained_folder, ship, ship_together
 from stmaml.tasks import TaskSpec
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +41,33 @@ def test_other_weights_than_those_shipped_are_refused(tmp_path):
     (folder / "learner.npz").write_bytes(content)
     with pytest.raises(RunError, match="digest differs"):
         load_shipped(folder)
+
+
+def test_several_ship_as_one(tmp_path):
+    for name, key in (("one", 0), ("other", 1)):
+        shutil.copytree(pretrained_folder() / "regression2d", tmp_path / "both" / name)
+        moved = tmp_path / "both" / name / "learner.npz"
+        arrays = read_arrays(moved)
+        first = min(arrays)
+        np.savez(moved, allow_pickle=False, **{**arrays, first: arrays[first] + np.float16(key)})
+        about = json.loads((moved.parent / "shipped.json").read_text())
+        (moved.parent / "shipped.json").write_text(json.dumps({**about, "sha256": digest_of(moved)}))
+    ship_together(["one", "other", "regression2d"], tmp_path / "both", card="# both\n")
+    found = load_shipped(tmp_path / "both")
+    assert isinstance(found, stmaml.Committee)
+    assert len(found.learners) == 3
+    first = [jax.tree.leaves(one) for one in found.learners]
+    assert any(not np.array_equal(a, b) for a, b in zip(first[0], first[1], strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(first[0], first[2], strict=True))
+
+
+@pytest.mark.parametrize("names", [[], ["../regression2d"], [".."], ["both"], "regression2d", [3], ["none"]])
+def test_learners_elsewhere_are_not_opened(tmp_path, names):
+    ship_together(["regression2d"], tmp_path / "both", card="")
+    (tmp_path / "both" / "shipped.json").write_text(json.dumps({"learners": names}))
+    ship_together(["regression2d"], tmp_path / "both" / "both", card="")
+    with pytest.raises(StmamlError):
+        load_shipped(tmp_path / "both")
 
 
 def test_halved_weights_round_and_those_too_large_stay():

@@ -13,13 +13,17 @@ import numpy as np
 
 from stmaml.border.arrays import pack_arrays
 from stmaml.border.files import read_file
+from stmaml.border.typed import need
 from stmaml.errors import RunError, SettingError
 from stmaml.experiments import load_experiment, load_learner
 from stmaml.methods.base import AbstractMetaLearner
+from stmaml.methods.committee import Committee
 from stmaml.runs import Run, as_json, from_dict, read_arrays, read_json, write_bytes, write_json
 from stmaml.tasks import TaskSpec
 
 ABOUT, CARD = "shipped.json", "card.md"
+LEARNERS = "learners"
+NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 MOST_BYTES = 64 << 20
 REINSTALL = "Install stmaml again."
 
@@ -32,6 +36,11 @@ def pretrained_folder() -> Path:
 def pretrained_names() -> tuple[str, ...]:
     """The learners that ship with the package."""
     return tuple(sorted(path.parent.name for path in pretrained_folder().glob(f"*/{ABOUT}")))
+
+
+def pretrained_alone() -> tuple[str, ...]:
+    """Those that are one learner, not several."""
+    return tuple(name for name in pretrained_names() if LEARNERS not in read_json(_folder(name) / ABOUT))
 
 
 def pretrained_card(name: str) -> str:
@@ -51,7 +60,16 @@ def is_shipped(folder: Path) -> bool:
 
 def load_shipped(folder: Path) -> AbstractMetaLearner:
     """The learner of a folder that `ship` wrote, whose weights must be those it was written with."""
+    about = read_json(folder / ABOUT)
+    if LEARNERS in about:
+        return Committee(tuple(_load_alone(one) for one in _learners(folder, about)))
+    return _load_alone(folder)
+
+
+def _load_alone(folder: Path) -> AbstractMetaLearner:
     run, about = Run(folder), read_json(folder / ABOUT)
+    if "sha256" not in about:
+        raise RunError(f"{folder / ABOUT} says nothing of one learner's weights. {REINSTALL}")
     if digest_of(run.learner_path) != about.get("sha256"):
         raise RunError(f"{run.learner_path} is not the file that was shipped: its digest differs. {REINSTALL}")
     spec = from_dict(TaskSpec, about["spec"], "spec.")
@@ -70,6 +88,19 @@ def ship(run: Run, spec: TaskSpec, folder: Path, *, card: str, half: bool) -> No
     write_bytes(folder / "learner.npz", pack_arrays({n: narrowed(a) if half else a for n, a in arrays.items()}))
     write_bytes(folder / CARD, card.encode())
     write_json(folder / ABOUT, {"spec": as_json(spec), "sha256": digest_of(folder / "learner.npz")})
+
+
+def ship_together(learners: list[str], folder: Path, *, card: str) -> None:
+    """Writes which learners answer as one, those of folders inside `folder` or of other shipped ones, with a card."""
+    write_bytes(folder / CARD, card.encode())
+    write_json(folder / ABOUT, {LEARNERS: learners})
+
+
+def _learners(folder: Path, about: dict[str, Any]) -> list[Path]:
+    names = need(tuple[str, ...], about[LEARNERS], LEARNERS)
+    if not names or not all(map(NAME.fullmatch, names)):
+        raise RunError(f"{folder / ABOUT} must name one learner or more, not folders elsewhere. {REINSTALL}")
+    return [folder / name if (folder / name).is_dir() else _folder(name) for name in names]
 
 
 def _without_paths(config: dict[str, Any]) -> dict[str, Any]:

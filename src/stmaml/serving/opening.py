@@ -12,7 +12,7 @@ from stmaml.conditions import slugify
 from stmaml.errors import RunError, SettingError
 from stmaml.runs import Run
 from stmaml.serving.base import AbstractServed, Card
-from stmaml.shipped import pretrained_folder, pretrained_names
+from stmaml.shipped import pretrained_alone, pretrained_folder
 
 PAGES = {"curves": "curves", "pixels": "pixels", "years": "years", "table": "tables"}
 """Modules of this room by the pages of benchmarks; each opens with `open_run(run, card, data)`."""
@@ -32,7 +32,7 @@ class Source:
 
 def shipped_sources() -> list[Source]:
     """The learners that come with the package; first the one whose page opens first."""
-    names = sorted(pretrained_names(), key=lambda name: (name != FIRST, name))
+    names = sorted(pretrained_alone(), key=lambda name: (name != FIRST, name))
     return [Source(pretrained_folder() / name, shipped=True) for name in names]
 
 
