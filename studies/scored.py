@@ -10,10 +10,13 @@ be paired."""
 
 import argparse
 import json
+import re
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.random as jr
 import numpy as np
 from timed import rounded, tests, with_weeks_held_out
@@ -43,7 +46,10 @@ def main() -> None:
     learners = {name: opened(name, benchmark) for name in flags.learners}
     if flags.together:
         learners["together"] = Committee(tuple(learners.values()))
-    for place, tasks in sets(flags, experiment, benchmark):
+    for place, whole in sets(flags, experiment, benchmark):
+        if flags.examples and int(re.findall(r"(\d+)(?: examples)?$", place)[0]) not in flags.examples:
+            continue
+        tasks = replace(whole, stored=jax.tree.map(lambda leaf: leaf[: flags.first], whole.stored))
         for name, learner in learners.items():
             for draws in flags.samples:
                 found = evaluate(learner, tasks, num_samples=draws, key=jr.key(TEST_SEED))
@@ -71,7 +77,7 @@ def opened(name: str, benchmark: Benchmark) -> AbstractMetaLearner:
 def tell(place: str, tasks: TaskSet, name: str, draws: int, found: Scores) -> None:
     """A line of JSON."""
     scores = found.summary()
-    about = {"tasks": place, "digest": tasks.digest, "learner": name, "draws": draws}
+    about = {"event": "score", "test": place, "digest": tasks.digest, "learner": name, "draws": draws}
     print(json.dumps({**about, **{key: rounded(scores[key]) for key in SHOWN}}), flush=True)
 
 
@@ -89,6 +95,8 @@ def parsed() -> Any:
     parser.add_argument("--data", help="gsod.npz, or where NOAA's files lie")
     parser.add_argument("--validation", action="store_true")
     parser.add_argument("--tasks", type=int, default=1000)
+    parser.add_argument("--first", type=int, help="score this many of the tasks alone, the first ones")
+    parser.add_argument("--examples", type=int, nargs="+", help="numbers of labelled examples, if not all")
     parser.add_argument("--samples", type=int, nargs="+", default=[20])
     parser.add_argument("--keep", type=Path)
     flags = parser.parse_args()

@@ -6,17 +6,18 @@ A learner is one that ships by itself or a run, whose weights then lie in a fold
 `studies/scored.py --together` said. Half precision is refused where it moves a score, as in `studies/ship.py`."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from ship import DATA, HALF, LIMITS, MOST_MOVED, YEAR_AND_SHOTS, scores_on, settings_of, table_of, worst_move
+from ship import DATA, LIMITS, MOST_MOVED, scores_on, scores_told, settings_of, worst_move
 
 from stmaml.conditions import slugify
 from stmaml.experiments import EvaluateConfig, load_experiment, load_learner
 from stmaml.run_files import read_arrays
 from stmaml.runs import Run
 from stmaml.shipped import load_shipped, pretrained_folder, pretrained_names, ship, ship_together
+
+CAUTION = "Scores hold for tasks drawn like those above. On others, look at a few answers first."
 
 
 def main() -> None:
@@ -79,23 +80,9 @@ def card_of(name: str, runs: list[Run], log: str) -> str:
     return "\n\n".join([*blocks, "## Scores", *scores_in(log), "## Limits", LIMITS[benchmark], CAUTION]) + "\n"
 
 
-CAUTION = "Scores hold for tasks drawn like those above. On others, look at a few answers first."
-
-
 def scores_in(log: str) -> list[str]:
     """What they scored as one, by the lines of `studies/scored.py`."""
-    told = [one for one in map(json.loads, log.splitlines()) if one["learner"] == "together"]
-    if not told:
-        raise SystemExit("the log has no scores of learners together.")
-    told.sort(key=lambda one: [int(part) for part in one["tasks"].split("-")][::-1])
-    rows = [
-        (
-            YEAR_AND_SHOTS.sub(r"\1, \2 labelled days", one["tasks"]),
-            {name: {"mean": pair[0], "ci95": pair[1]} for name, pair in one.items() if isinstance(pair, list)},
-        )
-        for one in told
-    ]
-    return [f"± {HALF}; 1,000 test tasks each.", table_of(rows)]
+    return scores_told("\n".join(line for line in log.splitlines() if '"learner": "together"' in line), "--tasks 1000")
 
 
 if __name__ == "__main__":
