@@ -224,6 +224,16 @@ def test_rows_that_are_known_twice_stay_and_those_that_come_again_count_once():
     assert any("8 labelled rows were known already" in note for note in again.notes)
 
 
+def test_rows_without_a_target_are_not_added():
+    model = fitting.fit_pool(opened(lines()), MEMBERS).model
+    notes: list[str] = []
+    new = pl.DataFrame({"g": ["stranger"] * 3, "x": [0.0, 1.0, 2.0], "y": [2.0, None, float("nan")]})
+    longer = model.with_rows(new, notes)
+    assert longer.known.height == model.known.height + 1
+    assert not any("known already" in note for note in notes)
+    assert longer.predict(pl.DataFrame({"g": ["stranger"], "x": [0.5]})).frame["shots"].to_list() == [1]
+
+
 def test_asked_labels_do_not_matter():
     frame = lines()
     model = fitting.fit_pool(opened(frame), MEMBERS).model

@@ -82,6 +82,11 @@ def test_members_without_weight_change_nothing():
     np.testing.assert_allclose(more.crps(np.zeros(4)), one.crps(np.zeros(4)), atol=1e-6)
 
 
+def test_a_member_without_weight_hides_no_density():
+    one = Mixture(np.array([[1.0], [0.0]]), np.array([[0.0], [60.0]]), np.ones((2, 1)))
+    assert one.log_prob(np.array([60.0]))[0] == pytest.approx(stats.norm.logpdf(60), rel=1e-12)
+
+
 def test_expected_distance_is_that_of_draws():
     draws = RANDOM.normal(0.7, 1.3, 400_000)
     assert distance(np.array([0.2 - 0.7]), np.array([1.3]))[0] == pytest.approx(np.abs(draws - 0.2).mean(), rel=5e-3)

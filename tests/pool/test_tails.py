@@ -16,7 +16,7 @@ from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.mixture import Mixture
 from stmaml.pool.pooling import Pooling, learn_pooling
 from stmaml.pool.result import tails_sentence
-from stmaml.pool.tails import Tail, learn_tail, with_tails
+from stmaml.pool.tails import FEWEST_GROUPS, Tail, learn_tail, with_tails
 from stmaml.tables.calibration import LEVELS, Calibration
 
 ROWS = 10
@@ -96,9 +96,12 @@ def test_a_pool_far_too_wide_is_narrowed_first():
     assert learn_tail(normal(np.zeros(len(y)), 12.0), y, group) is None
 
 
-def test_one_group_shows_nothing():
-    y, group = targets(1, 0.5, 8.0, seed=0)
-    assert learn_tail(normal(np.zeros(len(y)), 1.0), y, group) is None
+@pytest.mark.parametrize("groups", [1, FEWEST_GROUPS - 1])
+def test_few_groups_show_nothing(groups: int):
+    y, group = targets(groups, 0.1, 8.0, seed=0)
+    assert learn_tail(normal(np.zeros(len(y)), float(y.std())), y, group) is None
+    more, of = targets(30, 0.1, 8.0, seed=0)
+    assert learn_tail(normal(np.zeros(len(more)), float(more.std())), more, of) is not None
 
 
 def held_out(share: float, groups: int = 60) -> HeldOut:
@@ -154,6 +157,12 @@ def test_tails_that_cannot_be_are_refused(tails: list[list[float]]):
         Pooling.from_json(json.loads(json.dumps(content)))
 
 
+def plain(counts: tuple[int, ...], groups: int) -> Calibration:
+    """What moves no quantile."""
+    scores = tuple(ndtri(np.array(LEVELS)).tolist())
+    return Calibration(counts, (1.0,) * len(counts), (scores,) * len(counts), groups)
+
+
 def test_samples_have_the_tails_that_quantiles_have():
     random = np.random.default_rng(0)
     shop = np.repeat(np.arange(60), 12)
@@ -164,14 +173,15 @@ def test_samples_have_the_tails_that_quantiles_have():
     drawn = model.sample_y(x[:1], 40_000, random_state=0).ravel()
     levels = [0.05, 0.25, 0.75, 0.95, 0.995]
     said = model.predict_quantiles(x[:1], levels)[0]
-    np.testing.assert_allclose(np.quantile(drawn, levels[:4]), said[:4], atol=0.35)  # which are recalibrated
+    np.testing.assert_allclose(np.quantile(drawn, levels[:4]), said[:4], rtol=0.03)
     assert np.quantile(drawn, 0.995) > 2.5 * np.quantile(drawn, 0.95)  # 1.6 times, were they normal
-    std = model.predict(x[:1], return_std=True)[1][0]
-    assert drawn.std() == pytest.approx(std, rel=0.05)
-    schema = model.meta_model_.schema
+    pooled = model.meta_model_.pooling
+    pool = replace(model.meta_model_, pooling=replace(pooled, calibration=plain(pooled.counts, 60)))
+    schema = pool.schema
     query = pl.DataFrame({schema.used[0].name: x[:2, 0], schema.task: ["new", "new"]})
-    both = model.meta_model_.sample(query, None, 40_000)
-    shared = model.meta_model_.predict(query).frame["task_std"].to_numpy()
+    both, frame = pool.sample(query, None, 40_000), pool.predict(query).frame
+    np.testing.assert_allclose(both.std(0), frame["std"], rtol=0.05)
+    shared = frame["task_std"].to_numpy()
     assert np.cov(both.T)[0, 1] == pytest.approx(shared[0] * shared[1], rel=0.1), "tails are of rows, not of groups"
 
 
@@ -193,8 +203,7 @@ def test_samples_of_members_that_disagree_are_as_wide_as_is_said():
     shop, random = np.repeat(np.arange(30), 6), np.random.default_rng(0)
     x, y = random.standard_normal((180, 1)), random.standard_normal(180)
     fitted = FewShotRegressor(members=("mean",)).fit(x, y, groups=shop).meta_model_
-    known = Calibration((0,), (1.0,), (tuple(ndtri(np.array(LEVELS)).tolist()),), 30)
-    pooling = Pooling(("a", "b"), (0,), ((1.0, 1.0),), ((0.5, 0.5),), known, ((0.1, 5.0),))
+    pooling = Pooling(("a", "b"), (0,), ((1.0, 1.0),), ((0.5, 0.5),), plain((0,), 30), ((0.1, 5.0),))
     model = replace(fitted, pooling=pooling, members={"a": Says(-1.0), "b": Says(1.0)})
     query = pl.DataFrame({fitted.schema.used[0].name: [0.0, 1.0], fitted.schema.task: ["new", "new"]})
     drawn, said = model.sample(query, None, 40_000), model.predict(query).frame

@@ -43,9 +43,10 @@ class Mixture:
     def log_prob(self, y: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """The log-density of each value."""
         z = (y - self.mean) / self.std
-        each = -0.5 * z**2 - np.log(self.std) - 0.5 * np.log(2 * np.pi)
-        top = each.max(0)
-        return top + np.log((self.weight * np.exp(each - top)).sum(0))
+        with np.errstate(divide="ignore"):
+            each = np.log(self.weight) - 0.5 * z**2 - np.log(self.std) - 0.5 * np.log(2 * np.pi)
+        top = each.max(0)  # of members with weight: beside one without, all others might be lost to rounding
+        return top + np.log(np.exp(each - top).sum(0))
 
     def at_scores(self, scores: Float[np.ndarray, "l n"]) -> Float[np.ndarray, "l n"]:
         """The value of each row that lies at each normal score."""

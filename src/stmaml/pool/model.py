@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from stmaml.pool.base import Fitted, Forecast, GroupedRows, Tasks
 from stmaml.pool.guarantee import HIGH, LOW, Reaches, ends_at, notes_on, reach_of, usable
 from stmaml.pool.pooling import Pooling
-from stmaml.pool.rows import Factors, columns_of, grouped_rows, in_order, is_fresh, nested
+from stmaml.pool.rows import Factors, columns_of, grouped_rows, has_target, in_order, is_fresh, nested
 from stmaml.pool.suggesting import suggested
 from stmaml.pool.usual import Usual, in_words, surprise_of
 from stmaml.progress import tell
@@ -92,14 +92,16 @@ class PoolModel:
         self, query: pl.DataFrame, support: pl.DataFrame | None, num_draws: int, *, seed: int = 0
     ) -> Shaped[np.ndarray, "d n"]:
         """Targets (or class numbers) drawn for the rows of one group: a draw follows one member, with one deviation of
-        the whole group from what it expects, and noise of its own in each row."""
+        the whole group from what it expects, and noise of its own in each row. Numbers are then moved as quantiles
+        are, so that both agree."""
         random = np.random.default_rng(seed)
         (tasks,) = self._matched(query, support, []).chunks()
         said, shots = self.forecasts(tasks), np.repeat(tasks.shots, [len(rows) for rows in tasks.query])
         if self.schema.target.is_class:
             edges = np.cumsum(self.pooling.odds(said, shots), axis=1)
             return (random.random((num_draws, len(edges), 1)) > edges).sum(2).clip(max=edges.shape[1] - 1)
-        mixture = self.pooling.usual(self.pooling.mixture(said, shots), shots)
+        raw = self.pooling.mixture(said, shots)
+        mixture, finished = self.pooling.usual(raw, shots), self.pooling.finished(raw, shots)
         which = random.choice(len(said), num_draws, p=mixture.weight.mean(1) / mixture.weight.mean(1).sum())
         share = np.stack([one.task_variance / np.maximum(one.variance, 1e-12) for one in said.values()])[which]
         whole, own = random.standard_normal((num_draws, 1)), random.standard_normal((num_draws, mixture.mean.shape[1]))
@@ -107,7 +109,7 @@ class PoolModel:
         wide = np.where(random.random(own.shape) < tail, width, 1.0)  # of the whole spread; the group's part is its own
         noise = (1 - share) * mixture.std[which] ** 2 + (wide**2 - 1) * mixture.variance()
         drawn = mixture.mean[which] + np.sqrt(share) * mixture.std[which] * whole + np.sqrt(noise) * own
-        return drawn * self.schema.target.std + self.schema.target.mean
+        return finished.recalibrated(drawn) * self.schema.target.std + self.schema.target.mean
 
     def check_support(self, support: pl.DataFrame) -> None:
         """Raises SourceError for labelled rows that cannot be used."""
@@ -118,7 +120,8 @@ class PoolModel:
         frame = nested(frame, self.config.table)
         keys = group_keys_of(self.schema, frame, "new", notes)
         labelled_rows(self.schema, frame, keys, notes)
-        kept = frame.filter(keys.is_not_null()).select(name for name in self.known.columns if name in frame.columns)
+        kept = frame.filter(keys.is_not_null() & has_target(self.schema, frame))
+        kept = kept.select(name for name in self.known.columns if name in frame.columns)
         fresh = kept.filter(is_fresh(kept, self.known))
         if (twice := kept.height - fresh.height) > 0:
             notes.append(f"{twice} rows were known already, to the last cell, and are not added again")

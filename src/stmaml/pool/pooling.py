@@ -130,7 +130,12 @@ class Finished:
 
     def quantiles(self, levels: Sequence[float]) -> Float[np.ndarray, "q n"]:
         """The recalibrated quantiles of each row."""
-        return self.mixture.at_scores(np.stack([self._moved(ndtri(level)) for level in levels]))
+        wanted = np.repeat(ndtri(np.array(levels))[:, None], self.scores.shape[1], axis=1)
+        return self.mixture.at_scores(self._moved(wanted))
+
+    def recalibrated(self, drawn: Float[np.ndarray, "d n"]) -> Float[np.ndarray, "d n"]:
+        """What was drawn from the mixture of each row, moved as its quantiles are: order within a row stays."""
+        return self.mixture.at_scores(self._moved(np.stack([self.mixture.normal_scores(one) for one in drawn])))
 
     def cdf(self, y: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """The level whose quantile each value is."""
@@ -142,13 +147,14 @@ class Finished:
         inside = known[place - 1] + part * (known[place] - known[place - 1])
         return ndtr(inside + np.minimum(at - self.scores[0], 0) + np.maximum(at - self.scores[-1], 0))
 
-    def _moved(self, score: float) -> Float[np.ndarray, " n"]:
-        """The mixture's score for a score wanted, for each row; outside of LEVELS it goes on at a slope of 1."""
-        known = ndtri(np.array(LEVELS))
-        place = int(np.clip(np.searchsorted(known, score), 1, len(known) - 1))
-        part = np.clip((score - known[place - 1]) / (known[place] - known[place - 1]), 0, 1)
-        inside = self.scores[place - 1] + part * (self.scores[place] - self.scores[place - 1])
-        return inside + min(score - known[0], 0) + max(score - known[-1], 0)
+    def _moved(self, wanted: Float[np.ndarray, "l n"]) -> Float[np.ndarray, "l n"]:
+        """The mixture's scores for normal scores wanted of each row; outside of LEVELS it goes on at a slope of 1."""
+        known, rows = ndtri(np.array(LEVELS)), np.arange(wanted.shape[1])
+        place = np.clip(np.searchsorted(known, wanted), 1, len(known) - 1)
+        part = np.clip((wanted - known[place - 1]) / (known[place] - known[place - 1]), 0, 1)
+        low, high = self.scores[place - 1, rows], self.scores[place, rows]
+        beyond = np.minimum(wanted - known[0], 0) + np.maximum(wanted - known[-1], 0)
+        return low + part * (high - low) + beyond
 
 
 def learn_pooling(held: Sequence[HeldOut]) -> Pooling:

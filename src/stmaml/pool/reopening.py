@@ -14,7 +14,7 @@ from stmaml.pool.group_effects import GroupEffects, effects_of_table
 from stmaml.pool.guarded import reading
 from stmaml.pool.opening import PoolTable, enough
 from stmaml.pool.pooling import Pooling
-from stmaml.pool.rows import Factors, group_places, grouped_rows
+from stmaml.pool.rows import Factors, group_places, grouped_rows, has_target
 from stmaml.pool.scoring import POOL, Scored
 from stmaml.pool.store import PoolRun
 from stmaml.run_files import read_sealed
@@ -105,6 +105,7 @@ def kept_table(store: PoolRun) -> PoolTable:
     schema, pooling = Schema.from_json(config.schema), Pooling.from_json(about["pooling"])
     factors = Factors({name: tuple(levels) for name, levels in about["factors"].items()})
     known = store.known()
+    known = known.filter(has_target(schema, known))  # `update` once kept rows without a target
     keys = table_keys(known, schema.task, schema.missing)
     frame, keys = enough(known, keys, [], thin=config.table.order is None)
     groups = group_rows(keys)

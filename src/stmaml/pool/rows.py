@@ -93,6 +93,12 @@ def scaled_targets(schema: Schema, frame: pl.DataFrame) -> Float[np.ndarray, " n
     return np.where(values < 0, np.nan, values) if target.is_class else (values - target.mean) / target.std
 
 
+def has_target(schema: Schema, frame: pl.DataFrame) -> pl.Series:
+    """Which rows say what is to be predicted."""
+    values = schema.target.values(frame, schema.missing)
+    return pl.Series(values >= 0 if schema.target.is_class else np.isfinite(values), dtype=pl.Boolean)
+
+
 def grouped_rows(
     schema: Schema,
     factors: Factors,

@@ -22,7 +22,7 @@ from stmaml.pool.kind import POOL, is_pool
 from stmaml.pool.model import PoolModel
 from stmaml.pool.pooling import Pooling
 from stmaml.pool.registry import all_members
-from stmaml.pool.rows import Factors
+from stmaml.pool.rows import Factors, has_target
 from stmaml.pool.scoring import Scored, scored_arrays, scored_from
 from stmaml.pool.usual import Usual
 from stmaml.provenance import provenance
@@ -211,7 +211,9 @@ class PoolRun:
         schema = Schema.from_json(config.schema)
         usual, said = Usual.from_json(about["usual"]), about.get("reaches")
         reaches = None if said is None else Reaches.from_json(said)
-        return PoolModel(config, schema, factors, pooling, usual, members, self.known(), reaches)
+        known = self.known()
+        known = known.filter(has_target(schema, known))  # `update` once kept rows without a target
+        return PoolModel(config, schema, factors, pooling, usual, members, known, reaches)
 
     def result(self) -> dict[str, Any]:
         """What the scores said."""

@@ -3,7 +3,7 @@
 A spread that is set by squares is too wide for most rows where a few lie far off, and a normal distribution of any
 spread hardly allows for these. So a target's spread may be several times as wide with some probability. Both numbers
 are those whose gain in log-density on held-out groups, less its standard error, is largest; where none gains more than
-that error, tails stay as members have them. The mean stays the same in any case."""
+that error, or groups are very few, tails stay as members have them. The mean stays the same in any case."""
 
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ STEPS = (6, 10, 14, 18)  # how many of them a wide spread lies above the usual o
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3)
 NARROWER = 9  # of them, how many the usual spread may lie below that without tails
 MOST_ROWS = 4_000  # that tails are learnt from
+FEWEST_GROUPS = 8  # with fewer, chance often looks like tails: the best of all shares and widths is taken
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def with_tails(mixture: Mixture, share: Float[np.ndarray, " n"], width: Float[np
 def learn_tail(mixture: Mixture, y: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"]) -> tuple[float, Tail] | None:
     """The factor on a pool's spread and the tail that held-out targets show, every group alike; None where they show
     none."""
+    if len(np.unique(group)) < FEWEST_GROUPS:
+        return None
     rows = evenly(np.arange(len(y)), MOST_ROWS)
     logs, group = _at_scales(mixture.at(rows), y[rows]), np.unique(group[rows], return_inverse=True)[1]
     plain = _by_group(logs, group)
