@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -175,8 +176,8 @@ def test_samples_have_the_tails_that_quantiles_have():
     said = model.predict_quantiles(x[:1], levels)[0]
     np.testing.assert_allclose(np.quantile(drawn, levels[:4]), said[:4], rtol=0.03)
     assert np.quantile(drawn, 0.995) > 2.5 * np.quantile(drawn, 0.95)  # 1.6 times, were they normal
-    pooled = model.meta_model_.pooling
-    pool = replace(model.meta_model_, pooling=replace(pooled, calibration=plain(pooled.counts, 60)))
+    fitted: Any = model.meta_model_
+    pool = replace(fitted, pooling=replace(fitted.pooling, calibration=plain(fitted.pooling.counts, 60)))
     schema = pool.schema
     query = pl.DataFrame({schema.used[0].name: x[:2, 0], schema.task: ["new", "new"]})
     both, frame = pool.sample(query, None, 40_000), pool.predict(query).frame
