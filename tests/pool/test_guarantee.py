@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from stmaml.errors import RunError
 from stmaml.pool.base import Column, Draw, Forecast, GroupedRows, Tasks
 from stmaml.pool.crossfit import HeldOut, folds_of, held_out_tasks
-from stmaml.pool.guarantee import Reaches, ends_at, learn_reaches, normal_scores, notes_on, reach_of
+from stmaml.pool.guarantee import Reaches, _shuffled, ends_at, learn_reaches, normal_scores, notes_on, reach_of
 from stmaml.pool.pooling import Finished, Pooling, learn_pooling
 from stmaml.pool.scoring import fold_poolings
 from stmaml.tables.calibration import LEVELS
@@ -110,6 +110,26 @@ def test_labelled_rows_that_lie_far_off_widen_it():
     assert wide > 1.3 * calm
     blind = reach_of(reaches, pooling, told_by, new_tasks(wild, 0), ordered=False)
     assert blind[0] == blind[1]
+
+
+def test_neither_other_groups_nor_the_order_of_rows_matter():
+    held = held_out(drawn(np.random.default_rng(3), GROUPS)[0], 3)
+    pooling, reaches = learn_pooling(held), learn_reaches(fold_poolings(held))
+    rows, _, _ = drawn(np.random.default_rng(4), 6)
+    tasks = new_tasks(rows, 3)
+    assert reaches is not None
+    each = reach_of(reaches, pooling, told_by, tasks, ordered=False)
+    for i in range(6):
+        turned = Tasks(rows, (tasks.support[i][::-1],), (tasks.query[i],))
+        assert reach_of(reaches, pooling, told_by, turned, ordered=False) == pytest.approx(each[i], rel=1e-12)
+
+
+def test_which_rows_are_looked_at_is_left_to_chance():
+    """Of rows sorted by the target, as files may be: each has the same chance to be looked at."""
+    rows, _, _ = drawn(np.random.default_rng(0), 900)
+    first = [_shuffled(rows, mine[:3][np.argsort(rows.y[mine[:3]])])[0] for mine in rows.by_group()]
+    rank = [(rows.y[mine[:3]] < rows.y[one]).sum() for mine, one in zip(rows.by_group(), first, strict=True)]
+    assert stats.chisquare(np.bincount(rank)).pvalue > 1e-3
 
 
 def test_what_is_kept_is_what_held_out_rows_show():

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,7 +17,7 @@ from scipy.special import ndtri
 
 from stmaml.border.typed import from_dict
 from stmaml.errors import RunError, SettingError
-from stmaml.pool.base import Forecast, Tasks
+from stmaml.pool.base import Forecast, GroupedRows, Tasks
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.pooling import Finished, Pooling
 from stmaml.tables.calibration import LEVELS
@@ -159,13 +160,20 @@ def _off(
     pooling: Pooling, told_by: ToldBy, tasks: Tasks, known: int, looked: int, ordered: bool
 ) -> Float[np.ndarray, " t"]:
     """The size of so many labelled rows' scores while some others alone were known."""
-    random = np.random.default_rng(0)  # rows of a file may be sorted by what is to be predicted
-    mixed = [rows if ordered else random.permutation(rows) for rows in tasks.support]
+    mixed = [rows if ordered else _shuffled(tasks.rows, rows) for rows in tasks.support]
     parts = [(np.sort(rows[:known]), np.sort(rows[known : known + looked])) for rows in mixed]
     asked = Tasks(tasks.rows, *(tuple(part) for part in zip(*parts, strict=True)))
     y = asked.rows.y[asked.asked]
     scores = normal_scores(pooling, told_by(asked), y, np.full(len(y), known))
     return np.sqrt(np.bincount(asked.task, scores**2) / looked)
+
+
+def _shuffled(rows: GroupedRows, some: Int[np.ndarray, " k"]) -> Int[np.ndarray, " k"]:
+    """Some rows in an order that what they hold decides by chance, neither the file's order nor other groups."""
+    content = np.column_stack([rows.levels[some], rows.x[some], rows.y[some]])
+    content = np.nan_to_num(content).round(DIGITS) + 0.0  # -0.0 is 0.0, whatever its bits
+    order = np.lexsort(content.T)
+    return np.random.default_rng(crc32(content[order].tobytes())).permutation(some[order])
 
 
 def ends_at(finished: Finished, reach: Float[np.ndarray, " n"]) -> Float[np.ndarray, "2 n"]:
