@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from stmaml.errors import SettingError, SourceError, closest
+from stmaml.tables.asking import TableConfig
 from stmaml.tables.cells import as_dates, as_names, as_numbers, as_text
 from stmaml.tables.columns import Boolean, Categorical, Date, Dropped, Numeric, Ordinal
 from stmaml.tables.schema import Schema, check_roles, infer_column, infer_schema, table_keys
@@ -367,6 +368,24 @@ def test_a_column_has_one_role(roles, message):
     with pytest.raises(SettingError, match=message):
         check_roles(*roles)
     check_roles("g", "y", ["x"], ["g", "y", "z"])  # to drop what is no input anyway does no harm
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        ({"also": ("g",)}, "--also and --task must name different columns; both name 'g'"),
+        ({"also": ("y",)}, "--also and --target must name different columns; both name 'y'"),
+        ({"also": ("x", "x")}, "--also names 'x' twice"),
+        ({"within": ("g",)}, "--task names 'g' twice"),
+        ({"within": ("y",)}, "--task and --target must name different columns; both name 'y'"),
+        ({"order": "y"}, "--order and --target must name different columns; both name 'y'"),
+        ({"order": "g"}, "--order and --task must name different columns; both name 'g'"),
+    ],
+)
+def test_groupings_and_orders_have_a_role_of_their_own(roles, message):
+    with pytest.raises(SettingError, match=message):
+        TableConfig("g", "y", **roles).check()
+    TableConfig("g", "y", also=("x",), within=("z",), order="t").check()
 
 
 def test_a_missing_column_of_many_is_filled_and_named():

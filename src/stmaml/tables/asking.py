@@ -11,7 +11,7 @@ from stmaml.tables.copies import copies_note
 from stmaml.tables.groups import Sizes
 from stmaml.tables.leaks import leak_notes
 from stmaml.tables.reading import row_list
-from stmaml.tables.schema import Schema, check_roles, infer_schema, table_keys
+from stmaml.tables.schema import Schema, check_roles, infer_schema, refuse_both, refuse_twice, table_keys
 from stmaml.tables.target import WantedTarget, check_target
 
 
@@ -65,6 +65,13 @@ class TableConfig:
 
     def check(self) -> None:
         """Raises SettingError if one column is to serve two purposes."""
+        groups, order = (self.task, *self.within), () if self.order is None else (self.order,)
+        refuse_twice("--task", groups)
+        refuse_twice("--also", self.also)
+        for flag, names in (("--task", groups), ("--also", self.also), ("--order", order)):
+            refuse_both(flag, names, "--target", [self.target])
+        for flag, names in (("--also", self.also), ("--order", order)):
+            refuse_both(flag, names, "--task", groups)
         check_roles(self.task, self.target, self.features, self.drop, self.categorical, self.ordinal)
 
 

@@ -283,16 +283,22 @@ def check_roles(
     others = {"--task": [task], "--target": [target], "--drop": drop}
     kinds = {"--categorical": [*categorical], "--ordinal": [*ordinal]}
     for flag, names in {"--features": [*features], **kinds}.items():
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise SettingError(f"{flag} names '{twice[0]}' twice. Name it once.")
+        refuse_twice(flag, names)
         for other, taken in others.items():
-            _refuse_both(flag, names, other, taken)
+            refuse_both(flag, names, other, taken)
         if flag != "--features" and features and (unused := [name for name in names if name not in features]):
             raise SettingError(f"{flag} names '{unused[0]}', which is not among --features. Add it there.")
-    _refuse_both("--categorical", categorical, "--ordinal", ordinal)
+    refuse_both("--categorical", categorical, "--ordinal", ordinal)
 
 
-def _refuse_both(flag: str, names: Sequence[str], other: str, taken: Sequence[str]) -> None:
+def refuse_twice(flag: str, names: Sequence[str]) -> None:
+    """Raises SettingError if a flag names a column twice."""
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SettingError(f"{flag} names '{twice[0]}' twice. Name it once.")
+
+
+def refuse_both(flag: str, names: Sequence[str], other: str, taken: Sequence[str]) -> None:
+    """Raises SettingError if two flags name one column."""
     if both := [name for name in names if name in taken]:
         raise SettingError(f"{flag} and {other} must name different columns; both name '{both[0]}'.")
 
