@@ -224,6 +224,40 @@ def test_rows_that_are_known_twice_stay_and_those_that_come_again_count_once():
     assert any("8 labelled rows were known already" in note for note in again.notes)
 
 
+def test_copies_among_labelled_rows_are_pointed_out():
+    model = fitting.fit_pool(opened(lines()), MEMBERS).model
+    new = pl.DataFrame({"g": ["stranger"] * 3, "x": [0.0, 0.0, 1.0], "y": [2.0, 2.0, 3.0]})
+    asked = pl.DataFrame({"g": ["stranger"], "x": [0.5]})
+    said = [note for note in model.predict(asked, new).notes if "twice or more" in note]
+    assert said[0].startswith("1 labelled row stands there twice or more")
+    notes: list[str] = []
+    longer = model.with_rows(new, notes)
+    assert any("1 labelled row stands there twice or more" in note for note in notes)
+    assert not any("twice or more" in note for note in model.predict(asked, new[1:]).notes)
+    again = pl.concat([new, new]).with_columns(g=pl.lit("other"))
+    assert not any("twice or more" in note for note in longer.predict(again, again).notes), "known rows are alike, too"
+
+
+def test_labelled_rows_after_those_asked_for_are_pointed_out():
+    frame = lines().with_columns(day=pl.Series([1.0, 2, 3, 4, 5, 6] * 10))
+    table = opening.open_pool_table(frame, Config(TableConfig("g", "y", order="day")))
+    model = fitting.fit_pool(table, MEMBERS).model
+    days = pl.Series([1.0, 2, 3, 4, 5, 6] * 2)
+    new = frame.head(12).with_columns(g=pl.Series(["a"] * 6 + ["b"] * 6))
+    early, late = new.filter(days < 4), new.filter(days >= 4)
+    assert not any("come after" in note for note in model.predict(late, early).notes)
+    (said,) = (note for note in model.predict(early, late).notes if "come after" in note)
+    assert said.startswith("2 groups have labelled rows that come after rows asked for, by 'day'")
+    mixed = pl.concat([early.filter(pl.col("g") == "a"), late.filter(pl.col("g") == "b")])
+    (said,) = (note for note in model.predict(new.drop("y"), mixed).notes if "come after" in note)
+    assert said.startswith("2 groups have")
+    (said,) = (note for note in model.predict(new[:9].drop("y"), mixed).notes if "come after" in note)
+    assert said.startswith("2 groups have"), "of the second one only early rows are asked for"
+    one = mixed.filter(pl.col("g") == "b")
+    (said,) = (note for note in model.predict(new.drop("y"), one).notes if "come after" in note)
+    assert said.startswith("1 group has")
+
+
 def test_rows_without_a_target_are_not_added():
     model = fitting.fit_pool(opened(lines()), MEMBERS).model
     notes: list[str] = []

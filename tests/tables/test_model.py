@@ -30,7 +30,7 @@ from stmaml.tables import aftercare, scoring
 from stmaml.tables import benchmark as benchmark_module
 from stmaml.tables import model as model_module
 from stmaml.tables.adapted import load_adapted
-from stmaml.tables.answers import Collected, level_name
+from stmaml.tables.answers import Collected, level_name, sets_of
 from stmaml.tables.benchmark import Config, open_frame
 from stmaml.tables.calibration import LEVELS, SET_LEVELS, Calibration, caution
 from stmaml.tables.columns import Numeric
@@ -661,3 +661,8 @@ def test_a_model_on_disk_is_that_in_memory(model, new):
     for field in dataclasses.fields(made.reference):
         np.testing.assert_array_equal(getattr(model.reference, field.name), getattr(made.reference, field.name))
     assert model.predict(new[1], new[0]).frame.equals(made.predict(new[1], new[0]).frame)
+
+
+def test_names_in_sets_of_classes_are_told_apart():
+    inside = np.array([[True, False, True], [False, True, True]])
+    assert sets_of(("a", "b", "a|b"), inside) == ['a|"a|b"', 'b|"a|b"']

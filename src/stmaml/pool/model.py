@@ -15,10 +15,12 @@ from stmaml.pool.suggesting import suggested
 from stmaml.pool.usual import Usual, in_words, surprise_of
 from stmaml.progress import tell
 from stmaml.tables.adapted import DEFAULT_LEVELS, Answer
-from stmaml.tables.answers import beside, level_name, set_name
+from stmaml.tables.answers import beside, level_name, set_name, sets_of
 from stmaml.tables.benchmark import Config
 from stmaml.tables.calibration import Calibration, caution, class_sets
+from stmaml.tables.copies import twice_note
 from stmaml.tables.matching import MOST_LABELLED, group_keys_of, labelled_rows, match
+from stmaml.tables.ordering import backwards_note
 from stmaml.tables.reading import Groups, group_rows
 from stmaml.tables.schema import Schema, table_keys
 
@@ -123,6 +125,7 @@ class PoolModel:
         kept = frame.filter(keys.is_not_null() & has_target(self.schema, frame))
         kept = kept.select(name for name in self.known.columns if name in frame.columns)
         fresh = kept.filter(is_fresh(kept, self.known))
+        notes.extend(twice_note(fresh, self.known))
         if (twice := kept.height - fresh.height) > 0:
             notes.append(f"{twice} rows were known already, to the last cell, and are not added again")
         return replace(self, known=pl.concat([self.known.cast(pl.String), fresh.cast(pl.String)], how="diagonal"))
@@ -134,6 +137,9 @@ class PoolModel:
         labelled, keys = match(self.schema, query, support, notes)
         query, keys = query.filter(keys.is_not_null()), keys.drop_nulls()
         groups = group_rows(keys)
+        if support is not None:
+            notes.extend(twice_note(support, self.known))
+            notes.extend(backwards_note(query, support, table.order, self.schema.task, self.schema.missing))
         old = self._old_rows(groups)
         x = np.concatenate([old.x, labelled.x, self.schema.encode(query, "the query table", notes)]).astype(float)
         count = len(old.x) + len(labelled.x)
@@ -220,7 +226,7 @@ class PoolModel:
         floor = np.array([float(self.calibration.at(int(one)).floor(coverage)) for one in distinct])[which]
         inside = np.asarray(class_sets(odds, floor))
         classes = np.array(self.schema.target.classes, dtype=object)
-        sets = np.array(["|".join(classes[row]) for row in inside], dtype=object)
+        sets = np.array(sets_of(self.schema.target.classes, inside), dtype=object)
         return {"prediction": classes[best], **shares, set_name(coverage): sets, "task_std": spread}
 
     def _novelty(self, tasks: Tasks) -> Float[np.ndarray, " t"]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import polars as pl
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, Shaped
 
 from stmaml.likelihoods import likelihood_for
 from stmaml.methods.base import AbstractMetaLearner, AbstractPredictor, pairs, predict_with
@@ -211,11 +211,11 @@ class Collected:
 
     def _sets(self, frame: pl.DataFrame) -> pl.Series:
         """The classes that hold the true one with the wanted coverage, joined by bars."""
-        classes = np.array(self.schema.target.classes)
+        classes = self.schema.target.classes
         shots, which = np.unique(frame["shots"].to_numpy(), return_inverse=True)  # few, where rows may be millions
         floor = np.asarray(self.calibration.at(shots).floor(self.coverage))[which]
         inside = class_sets(frame.select(f"p_{name}" for name in classes).to_numpy(), floor)
-        return pl.Series(set_name(self.coverage), ["|".join(classes[row]) for row in inside])
+        return pl.Series(set_name(self.coverage), sets_of(classes, np.asarray(inside)))
 
 
 def level_name(level: float) -> str:
@@ -227,6 +227,12 @@ def level_name(level: float) -> str:
 def set_name(coverage: float) -> str:
     """The column of a set of classes: set90."""
     return f"set{100 * coverage:.12g}"
+
+
+def sets_of(classes: Sequence[str], inside: Bool[np.ndarray, "n c"]) -> list[str]:
+    """A set of classes for each row, joined by bars; a name that holds a bar stands in quotes."""
+    names = np.array([f'"{name}"' if "|" in name else name for name in classes], dtype=object)
+    return ["|".join(names[row]) for row in inside]
 
 
 def beside(query: pl.DataFrame, columns: pl.DataFrame, notes: list[str]) -> pl.DataFrame:

@@ -7,7 +7,7 @@ import polars as pl
 from stmaml.errors import SourceError
 from stmaml.tables.cells import as_labels
 from stmaml.tables.columns import Date
-from stmaml.tables.copies import copies_note
+from stmaml.tables.copies import comparable, copies_note
 from stmaml.tables.groups import Sizes
 from stmaml.tables.leaks import leak_notes
 from stmaml.tables.reading import row_list
@@ -107,9 +107,8 @@ def said_of_copies(frame: pl.DataFrame, schema: Schema, table: TableConfig) -> l
     tell them apart."""
     if table.columns:
         return []
-    alike = frame.select(column.name for column in frame if not column.dtype.is_nested() and column.dtype != pl.Object)
     dates = [column.name for column in schema.used if isinstance(column, Date)]
-    note = copies_note(alike, schema.task, schema.target.name, schema.numbers, dates)
+    note = copies_note(comparable(frame), schema.task, schema.target.name, schema.numbers, dates)
     return [] if note is None else [note]
 
 

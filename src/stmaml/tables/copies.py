@@ -24,6 +24,24 @@ def copies_note(
     return f"{which} twice or more, alike in every column; if that is a mistake, take the copies out"
 
 
+def twice_note(labelled: pl.DataFrame, known: pl.DataFrame) -> list[str]:
+    """What to say of labelled rows that stand in their own file more than once; nothing where rows known before do so,
+    too, and may well be alike by nature."""
+    twice = comparable(labelled).is_duplicated()
+    if not twice.any() or known.is_duplicated().any():
+        return []
+    count = comparable(labelled).filter(twice).n_unique()
+    which = "1 labelled row stands" if count == 1 else f"{count:,} labelled rows stand"
+    return [
+        f"{which} there twice or more, alike in every column, and each copy counts; if that is a mistake, take it out"
+    ]
+
+
+def comparable(frame: pl.DataFrame) -> pl.DataFrame:
+    """The columns by whose cells rows can be compared."""
+    return frame.select(column.name for column in frame if not column.dtype.is_nested() and column.dtype != pl.Object)
+
+
 def _seldom_alike(rows: pl.DataFrame, task: str, names: Sequence[str]) -> bool:
     """Whether rows that differ hardly ever agree in all numbers and dates that vary within groups."""
     telling = [name for name in names if _is_rich(rows, name) and 2 * _num_different(rows, task, name) > rows.height]

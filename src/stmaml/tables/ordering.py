@@ -7,7 +7,7 @@ import polars as pl
 from jaxtyping import Float
 
 from stmaml.errors import SourceError
-from stmaml.tables.cells import as_dates, as_numbers
+from stmaml.tables.cells import as_dates, as_names, as_numbers
 from stmaml.tables.parts import check_has
 
 
@@ -37,3 +37,25 @@ def unordered_note(frame: pl.DataFrame, order: str, missing: Sequence[str] = ())
     """What to say of rows that have no place in the order."""
     unknown = int(np.isinf(order_values(frame, order, missing)).sum())
     return [f"{unknown} rows have no '{order}' and count as the last of their groups"] if unknown else []
+
+
+def backwards_note(
+    query: pl.DataFrame, support: pl.DataFrame, order: str | None, task: str, missing: Sequence[str] = ()
+) -> list[str]:
+    """What to say of groups with labelled rows that come after rows that are asked for."""
+    frames = [frame for frame in (support, query) if order in frame.columns and frame[order].null_count() < len(frame)]
+    if order is None or len(frames) < 2:
+        return []
+    both = all(task in frame.columns for frame in frames)  # else all rows are of one group
+    last, first = (
+        pl.DataFrame({"group": as_names(frame[task], missing) if both else [""] * len(frame)})
+        .with_columns(at=order_values(frame, order, missing))
+        .filter(pl.col("at").is_finite())
+        .group_by("group")
+        .agg(last=pl.col("at").max(), first=pl.col("at").min())
+        for frame in frames
+    )
+    count = last.join(first, on="group", suffix="_asked").filter(pl.col("last") > pl.col("first_asked")).height
+    which = "1 group has" if count == 1 else f"{count} groups have"
+    told = f"{which} labelled rows that come after rows asked for, by '{order}'; what is said was learnt for later rows"
+    return [told] if count else []
