@@ -176,7 +176,7 @@ def test_prose_for_readers_is_wrapped(page):
 @pytest.mark.slow
 def test_the_site_is_built_without_a_broken_link(tmp_path):
     if importlib.util.find_spec("mkdocs") is None:
-        pytest.skip("mkdocs is not installed; pip install 'stmaml[docs]'")
+        pytest.skip("mkdocs is not installed; pip install '.[docs]'")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT,
