@@ -1,8 +1,8 @@
 """NOAA's archive of a year of weather stations as one plain table, as a user would clean it before `stmaml fit`.
 
     python examples/gsod_table.py 2019.tar.xz stations.parquet
-    stmaml fit stations.parquet --task STATION --target TEMP --preset large --query-size 100 --min-query 100 \
-        --run runs/stations
+    stmaml fit stations.parquet --task STATION --target TEMP --method st-maml --preset large --query-size 100 \
+        --min-query 100 --run runs/stations
     python examples/gsod_table.py stations.parquet figures --figures-of runs/stations
 
 The last command draws what the run says about some of its test stations, and how far its intervals hold.

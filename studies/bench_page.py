@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 FIGURE = "figures/growth.png"
 WORDS = Path(__file__).parent / "bench_words.md"
-"""What no machine writes: counts, limits and comparisons with earlier versions."""
+"""What no machine writes: counts, limits and what they mean."""
 UNITS = {"draws": "ms a prediction"}
 
 
@@ -34,7 +34,7 @@ def write_page(files: Iterable[Path], page: Path) -> None:
             ]
     if growths:
         pieces.append(f"![How the cost grows; on a CPU that of processors]({FIGURE})")
-        pieces.append("Dotted: in proportion to the size, from the largest on.")
+        pieces.append("CPU: processor time. Dotted: in proportion to the size, from the largest on.")
     page.write_text("\n\n".join(pieces) + "\n")
 
 

@@ -87,7 +87,7 @@ def table_of(results: list[Record]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=list(PARTS))
-    parser.add_argument("--count", type=int, help="cases; as many as docs/reliability.md says if not given")
+    parser.add_argument("--count", type=int, help="cases; a default of the attack if not given")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no case is begun")
     parser.add_argument("--out", type=Path, help="file for the result")

@@ -46,7 +46,7 @@ def measured(folder: Path, what: str) -> list[tuple[str, float]]:
     quiet = ("--quiet", "--disable-pip-version-check")
     subprocess.run([python, "-m", "pip", "install", *quiet, f"{what}[serve]"], check=True)
     installed = time.perf_counter() - began
-    found = [("pip install 'stmaml[serve]' in a fresh environment", installed)]
+    found = [("pip install '.[serve]' in a fresh environment", installed)]
     for words in ("first start", "second start"):
         found += [(f"{words}: {part}", seconds) for part, seconds in started(python, folder / "cache").items()]
     return found

@@ -157,6 +157,15 @@ def test_settings_that_make_no_sense_are_refused(flags, message, stmaml, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+def test_fit_help_tells_of_resume_and_resume_has_a_help_of_its_own(stmaml):
+    code, out, _ = stmaml("fit", "--help")
+    assert code == 0
+    assert "stmaml fit --resume RUN" in " ".join(out.replace("│", " ").split())
+    code, out, _ = stmaml("fit", "--resume", "RUN", "--help")
+    assert code == 0
+    assert "Folder of the run." in out
+
+
 def test_train_help_lists_the_settings(stmaml):
     assert "stmaml train BENCHMARK --method NAME" in stmaml("train", "--help")[1]
     code, out, _ = stmaml("train", "regression2d", "--method", "st-maml", "--help")

@@ -39,5 +39,5 @@ def test_without_the_package_the_message_says_what_to_install(tmp_path, monkeypa
         return real_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_tensorboard)
-    with pytest.raises(SettingError, match=r"pip install 'stmaml\[tensorboard\]'"):
+    with pytest.raises(SettingError, match=r"pip install '.\[tensorboard\]'"):
         EventFiles([Run(tmp_path)])

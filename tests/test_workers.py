@@ -31,7 +31,7 @@ PATIENCE = 400  # seconds, on a machine that does other things too
 
 def test_without_ray_a_sentence_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(SettingError, match=r"pip install 'stmaml\[ray\]'"):
+    with pytest.raises(SettingError, match=r"pip install '.\[ray\]'"):
         list(map_jobs([Job("one", tmp_path, str)], "local", lambda name, told: None))
 
 

@@ -97,7 +97,7 @@ def _connected(cluster: str) -> Iterator[Any]:
     try:
         ray: Any = import_module("ray")
     except ModuleNotFoundError as error:
-        raise SettingError("--ray needs the package ray. Install it with: pip install 'stmaml[ray]'.") from error
+        raise SettingError("--ray needs the package ray: pip install '.[ray]' in the folder of the package.") from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:

@@ -30,7 +30,8 @@ def test_a_missing_package_is_named(stmaml, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "starlette" else found(name))
     code, _, err = stmaml("serve")
-    assert (code, err) == (2, "stmaml: 'stmaml serve' needs the package starlette: pip install 'stmaml[serve]'\n")
+    install = "pip install '.[serve]' in the folder of the package"
+    assert (code, err) == (2, f"stmaml: 'stmaml serve' needs the package starlette: {install}\n")
 
 
 @pytest.mark.sockets

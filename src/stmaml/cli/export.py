@@ -81,7 +81,9 @@ def _check(flags: Export) -> None:
     if not 0 < flags.coverage < 1:
         raise SettingError(f"--coverage must lie between 0 and 1; got {flags.coverage:g}.")
     if importlib.util.find_spec("onnx") is None:
-        raise SettingError("stmaml export needs the package onnx. Install it with: pip install 'stmaml[export]'.")
+        raise SettingError(
+            "stmaml export needs the package onnx: pip install '.[export]' in the folder of the package."
+        )
 
 
 def _wanted(flags: Export) -> "Wanted":

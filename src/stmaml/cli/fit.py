@@ -39,7 +39,8 @@ from stmaml.training import Diverged, Interrupted
 class Fit:
     """Learn across the groups of a table, so that a few labelled rows of a new group suffice to predict it.
 
-    Shows what each column holds, trains, and scores held-out groups beside simpler models."""
+    Shows what each column holds, trains, and scores held-out groups beside simpler models. 'stmaml fit --resume RUN'
+    goes on with a run that was stopped."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
     """Files with the same columns (CSV, TSV, Parquet, Feather, JSON lines, Excel), folders or archives of them."""

@@ -68,7 +68,8 @@ def main(arguments: list[str]) -> None:
 def check(flags: Serve) -> None:
     """Refuses what cannot be served, or not safely."""
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        raise SettingError(f"'stmaml serve' needs the package {missing[0]}: pip install 'stmaml[serve]'")
+        install = "pip install '.[serve]' in the folder of the package"
+        raise SettingError(f"'stmaml serve' needs the package {missing[0]}: {install}")
     if not 0 <= flags.port < 2**16:
         raise SettingError(f"--port must lie between 0 and {2**16 - 1}; got {flags.port}.")
     if not is_loopback(flags.host) and flags.token is None:

@@ -1,4 +1,4 @@
-"""TensorBoard event files, for those who watch their runs there. Needs the extra `stmaml[tensorboard]`."""
+"""TensorBoard event files, for those who watch their runs there. Needs the extra `tensorboard`."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ class EventFiles:
         try:
             from tensorboardX import SummaryWriter
         except ImportError as error:
-            missing = "a package that is not installed: pip install 'stmaml[tensorboard]'."
+            missing = "a package that is not installed: pip install '.[tensorboard]' in the folder of the package."
             raise SettingError(f"--tensorboard needs {missing}") from error
         self._writers = [SummaryWriter(logdir=str(run.folder)) for run in runs]
 

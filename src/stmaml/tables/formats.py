@@ -78,7 +78,8 @@ def need_extra(module: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise SourceError(f"{what} with {module}, which is not installed. Run: pip install 'stmaml[excel]'.") from error
+        install = "pip install '.[excel]' in the folder of the package"
+        raise SourceError(f"{what} with {module}, which is not installed: {install}.") from error
 
 
 def _source(part: Part) -> Path | io.BytesIO:
