@@ -158,6 +158,21 @@ def as_dates(series: pl.Series, date_format: str | None) -> pl.Series:
     return moments.dt.epoch("us").cast(pl.Float64) / (1e6 * SECONDS_A_DAY)
 
 
+def have_zones(series: pl.Series, days: pl.Series) -> pl.Series:
+    """Which moments have a zone or an offset; null for cells that are no dates, and for days without a time of day.
+
+    Midnights alone are such days where moments are a type: many tools have no other type for days."""
+    if not series.dtype.is_temporal():
+        text = as_text(series)
+        zones = text.str.contains(r":.*(Z|z|UTC|[+-])").set(~text.str.contains(":"), None)
+    elif getattr(series.dtype, "time_zone", None):
+        zones = series.is_not_null()
+    else:
+        times = (days % 1 != 0).any()
+        zones = pl.Series(series.name, [False if times else None] * series.len(), dtype=pl.Boolean)
+    return zones.set(days.is_null(), None)
+
+
 def _in_utc(moments: pl.Series) -> pl.Series:
     if isinstance(moments.dtype, pl.Datetime) and moments.dtype.time_zone:
         moments = moments.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
@@ -220,6 +235,27 @@ def check_are_numbers(
         raise SourceError(f"column '{series.name}' must hold {wanted}; it holds '{bad[0]}'. {advice(bad)}")
     if bad.len():
         notes.append(f"'{series.name}' has {bad.len()} cells that are not {wanted}, such as '{bad[0]}': missing")
+
+
+def check_zones(series: pl.Series, days: pl.Series, zoned: bool, example: str, notes: list[str]) -> pl.Series:
+    """The days without those of moments that have a zone where training had none, or lack one where it had: such a
+    moment may be hours off. Raises SourceError if most are so."""
+    differ = (have_zones(series, days) != zoned).fill_null(False)
+    if not (count := int(differ.sum())):
+        return days
+    found = as_text(series).filter(differ)[0]
+    if 2 * count > len(days) - days.null_count():
+        wanted = "with a zone" if zoned else "without a zone"
+        advised = "Add it, such as Z or -04:00" if zoned else "Write them by the clock of that table"
+        raise SourceError(
+            f"column '{series.name}' must hold moments {wanted}, as in training, such as {example}; it holds "
+            f"'{found}'. {advised}, or give days alone."
+        )
+    kind, others = ("without", "one") if zoned else ("with", "none")
+    notes.append(
+        f"'{series.name}' has {count} moments {kind} a zone, such as '{found}', where others have {others}: missing"
+    )
+    return days.set(differ, None)
 
 
 def advice(cells: pl.Series) -> str:

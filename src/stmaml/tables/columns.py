@@ -20,6 +20,7 @@ from stmaml.tables.cells import (
     check_are_numbers,
     check_finite,
     check_range,
+    check_zones,
 )
 
 MAX_SCALED = 8.0  # an outlier beyond so many spreads tells no more than that it is one
@@ -200,6 +201,8 @@ class Date(_Input):
     high: float
     parts: tuple[str, ...]
     has_missing: bool
+    zoned: bool | None = None
+    """Whether its moments had a zone; None for days alone, for moments of both kinds, and in runs that do not say."""
     kind: str = "date"
 
     def _names(self) -> list[str]:
@@ -207,8 +210,11 @@ class Date(_Input):
         return [self.name, *cycles]
 
     def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
-        days = as_dates(series.set(as_text(series, missing).is_null(), None), self.date_format)
+        present = series.set(as_text(series, missing).is_null(), None)
+        days = as_dates(present, self.date_format)
         check_are_numbers(series, days, missing, notes, wanted=f"dates as in training, such as {self.example()}")
+        if self.zoned is not None:
+            days = check_zones(present, days, self.zoned, self.example(), notes)
         known = days.is_not_null().to_numpy()[:, None]
         values = days.fill_null(self.mean).to_numpy()
         columns = [np.clip((values - self.mean) / self.std, -MAX_SCALED, MAX_SCALED)]
@@ -228,7 +234,9 @@ class Date(_Input):
     def _written(self, days: Sequence[float]) -> list[str]:
         """Moments as training wrote them."""
         known = self.date_format or ISO_DAY
-        if known.startswith(ISO_DAY):
+        if self.zoned:
+            known = "%Y-%m-%d %H:%M:%S+00:00"
+        elif known.startswith(ISO_DAY):
             known = "%Y-%m-%d %H:%M:%S" if "day" in self.parts else ISO_DAY
         moments = pl.Series([round(day * 1e6 * SECONDS_A_DAY) for day in days]).cast(pl.Datetime("us"))
         return moments.dt.strftime(known).to_list()
