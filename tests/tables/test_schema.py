@@ -221,6 +221,34 @@ def test_dates_with_an_offset_are_dates():
     assert found.low == 19_448 + 6.5 / 24
 
 
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y %H:%M"])
+@pytest.mark.parametrize("where", [0, 130, 593])
+def test_the_odd_cell_that_is_no_date_is_missing(form, where):
+    """Also where hardly a day tells which of two numbers is the month."""
+    ambiguous, plain = pd.date_range("2024-01-01", periods=11), pd.date_range("2024-03-13", periods=6)
+    days = [*ambiguous.tolist() * 54, *plain]
+    written = [day.strftime(form) for day in days]
+    bad = pd.Timestamp("2024-02-29").strftime(form).replace("29", "30")
+    wrong = [*written[:where], bad, *written[where + 1 :]]
+    found, right = column(wrong), column(written)
+    assert isinstance(found, Date)
+    assert isinstance(right, Date)
+    assert (found.date_format, found.has_missing) == (right.date_format, True)
+    assert found.mean == pytest.approx(right.mean, abs=0.2)
+    encoded, notes = encode(found, wrong)
+    assert notes == [f"'c' has 1 cells that are not dates, such as '{bad}': missing"]
+    assert encoded[where, :-1].tolist() == [0.0] * (encoded.shape[1] - 1)
+    assert encoded[:, -1].sum() == 1
+
+
+def test_strays_are_few_in_a_column_of_dates_as_in_one_of_numbers():
+    days = [str(day.date()) for day in pd.date_range("2024-01-01", periods=98)]
+    numbers = [str(i / 7) for i in range(98)]
+    for values, kind in ((days, Date), (numbers, Numeric)):
+        assert isinstance(column([*values, "soon", "soon"]), kind)
+        assert isinstance(column([*values, "soon", "soon", "soon"]), Dropped)
+
+
 def test_numbers_that_are_all_days_are_pointed_out():
     days = [f"202301{1 + i % 28:02}" for i in range(80)]
     notes: list[str] = []

@@ -224,7 +224,12 @@ def check_range(name: str, numbers: pl.Series, low: float, high: float) -> None:
 
 
 def check_are_numbers(
-    series: pl.Series, read: pl.Series, missing: Sequence[str], notes: list[str], wanted: str = "numbers"
+    series: pl.Series,
+    read: pl.Series,
+    missing: Sequence[str],
+    notes: list[str],
+    wanted: str = "numbers",
+    such_as: str = "",
 ) -> None:
     """Raises SourceError if most cells of a column cannot be read; a few of them are missing values."""
     if series.dtype.is_numeric() and read.null_count() <= series.null_count():
@@ -232,7 +237,7 @@ def check_are_numbers(
     text = as_text(series, missing)
     bad = text.filter(read.is_null()).drop_nulls()
     if 2 * bad.len() > text.drop_nulls().len():
-        raise SourceError(f"column '{series.name}' must hold {wanted}; it holds '{bad[0]}'. {advice(bad)}")
+        raise SourceError(f"column '{series.name}' must hold {wanted}{such_as}; it holds '{bad[0]}'. {advice(bad)}")
     if bad.len():
         notes.append(f"'{series.name}' has {bad.len()} cells that are not {wanted}, such as '{bad[0]}': missing")
 

@@ -212,7 +212,8 @@ class Date(_Input):
     def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
         present = series.set(as_text(series, missing).is_null(), None)
         days = as_dates(present, self.date_format)
-        check_are_numbers(series, days, missing, notes, wanted=f"dates as in training, such as {self.example()}")
+        such_as = f" as in training, such as {self.example()}"
+        check_are_numbers(series, days, missing, notes, wanted="dates", such_as=such_as)
         if self.zoned is not None:
             days = check_zones(present, days, self.zoned, self.example(), notes)
         known = days.is_not_null().to_numpy()[:, None]

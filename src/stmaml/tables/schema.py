@@ -155,16 +155,22 @@ def _numeric(name: str, numbers: pl.Series) -> Column:
 
 
 def _date_format(series: pl.Series, text: pl.Series) -> str | None:
-    """The format all cells are in; empty for dates as such or in ISO 8601, None for no dates."""
+    """The format of all cells but the odd one; empty for dates as such or in ISO 8601, None for no dates."""
     if series.dtype.is_temporal():
         return ""
     present = text.drop_nulls()
 
-    def fits(candidate: str, part: pl.Series) -> bool:
-        return cells.as_dates(part, candidate or None).null_count() == 0
+    def strays(candidate: str, part: pl.Series) -> int:
+        return cells.as_dates(part, candidate or None).null_count()
 
-    found = (one for one in ("", *cells.DATE_FORMATS) if fits(one, present.head(200)) and fits(one, present))
-    return next(found, None)
+    best, fewest = None, present.len() + 1
+    start = present.head(200)
+    for one in ("", *cells.DATE_FORMATS):
+        if 2 * strays(one, start) <= start.len() and (count := strays(one, present)) < fewest:
+            best, fewest = one, count
+        if fewest == 0:
+            break
+    return best if present.len() - fewest >= NUMBER_SHARE * present.len() else None
 
 
 def _date(series: pl.Series, date_format: str | None, chosen: pl.Series) -> Column:
