@@ -249,6 +249,37 @@ def test_strays_are_few_in_a_column_of_dates_as_in_one_of_numbers():
         assert isinstance(column([*values, "soon", "soon", "soon"]), Dropped)
 
 
+YEAR = [str(day.date()) for day in pd.date_range("2024-01-01", "2024-12-31")]
+
+
+@pytest.mark.parametrize("far", ["2199-06-01", "0204-06-01", "1970-01-01", "2124-06-01"])
+def test_dates_that_can_only_be_slips_are_refused(far):
+    said = (
+        f"^column 'c' holds dates such as {far}; in training it went from 2024-01-01 to 2024-12-31. Correct them, or "
+    )
+    found = column(YEAR)
+    with pytest.raises(SourceError, match=said):
+        encode(found, [far] * 3 + YEAR[:2])
+    _, notes = encode(found, [*YEAR[:2], far, "", "2026-05-01"])
+    assert notes[:1] == [f"'c' has 2 dates far from those of training (2024-01-01 to 2024-12-31), such as {far}"]
+
+
+@pytest.mark.parametrize("far", ["2026-01-05", "2027-12-31", "2060-01-01", "2022-12-30", "1999-01-01"])
+def test_far_forecasts_are_noted_and_near_ones_are_not(far):
+    found = column(YEAR)
+    _, notes = encode(found, [far] * 3)
+    assert notes == [f"'c' has 3 dates far from those of training (2024-01-01 to 2024-12-31), such as {far}"]
+    for near in ("2025-12-30", "2023-01-03"):
+        assert encode(found, [near] * 3)[1] == []
+
+
+def test_how_far_dates_may_lie_grows_with_the_span_of_training():
+    found = column([f"{year}-06-01" for year in range(1900, 2021)])
+    assert len(encode(found, ["2300-06-01"])[1]) == 1
+    with pytest.raises(SourceError, match="holds dates such as 2400-06-01"):
+        encode(found, ["2400-06-01"])
+
+
 def test_numbers_that_are_all_days_are_pointed_out():
     days = [f"202301{1 + i % 28:02}" for i in range(80)]
     notes: list[str] = []

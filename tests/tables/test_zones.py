@@ -34,7 +34,7 @@ def schema_of(frame, notes=None) -> Schema:
     return infer_schema(frame, "g", "y", train=np.ones(frame.height, dtype=bool), notes=notes)
 
 
-def hours(write, count=48, zone="America/New_York"):
+def hours(write, count=480, zone="America/New_York"):
     return [write(moment) for moment in pd.date_range("2024-06-01", periods=count, freq="h", tz=zone)]
 
 
@@ -133,9 +133,9 @@ def test_the_odd_moment_of_another_kind_is_missing():
 
 def test_moments_of_both_kinds_are_read_as_before_with_a_note():
     notes: list[str] = []
-    mixed = [*hours(with_offset, 60), *hours(without, 20)]
+    mixed = [*hours(with_offset, 360), *hours(without, 120)]
     schema = schema_of(table(mixed), notes=notes)
-    assert notes == ["'when' has 60 moments with a zone and 20 without one; the latter are taken as UTC"]
+    assert notes == ["'when' has 360 moments with a zone and 120 without one; the latter are taken as UTC"]
     (found,) = [one for one in schema.used if isinstance(one, Date)]
     assert found.zoned is None
     for asked in (*ZONED.values(), NAIVE["text"]):

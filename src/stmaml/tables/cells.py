@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from stmaml.errors import SourceError
@@ -16,6 +17,7 @@ DATE_FORMATS = ("%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%m/%d/%Y", "%m/%d/%Y 
 DECIMAL_COMMA = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 SECONDS_A_DAY = 86_400.0
 MOST = 1e300  # of a number
+FAR_SPANS, FAR_DAYS = 3, 50 * 365.25  # beyond the dates of training; the slip of a century is more, as is 1970 for 2024
 
 
 def unusable_type(series: pl.Series) -> str | None:
@@ -214,13 +216,40 @@ def check_finite(numbers: pl.Series) -> None:
 def check_range(name: str, numbers: pl.Series, low: float, high: float) -> None:
     """Raises SourceError where most numbers lie far from where those of training lay, as with another unit."""
     width = max(high - low, 1e-9 * max(abs(low), abs(high), 1.0))
-    present = numbers.drop_nulls()
-    outside = present.filter((present < low - width) | (present > high + width))
-    if 2 * outside.len() > present.len():
+    outside = _outside(numbers, low - width, high + width)
+    if 2 * outside.len() > numbers.len() - numbers.null_count():
         raise SourceError(
             f"column '{name}' holds values such as {outside[0]:.6g}; in training it went from {low:.6g} to "
             f"{high:.6g}. Convert it to the unit of the training table."
         )
+
+
+def check_days(name: str, days: pl.Series, low: float, high: float, notes: list[str]) -> None:
+    """Raises SourceError where most dates lie so far from those of training that they must be slips. Forecasts are
+    asked far beyond it: what lies outside by as much as numbers may not is but noted."""
+    span, first, last = high - low, as_day(low), as_day(high)
+    far = max(FAR_SPANS * span, FAR_DAYS)
+    slips = _outside(days, low - far, high + far)
+    if 2 * slips.len() > days.len() - days.null_count():
+        raise SourceError(
+            f"column '{name}' holds dates such as {as_day(slips[0])}; in training it went from {first} to {last}. "
+            "Correct them, or fit again with a table that has such dates."
+        )
+    if (outside := _outside(days, low - span, high + span)).len():
+        furthest = as_day(max(outside.to_list(), key=lambda day: max(low - day, day - high)))
+        notes.append(
+            f"'{name}' has {outside.len()} dates far from those of training ({first} to {last}), such as {furthest}"
+        )
+
+
+def _outside(numbers: pl.Series, low: float, high: float) -> pl.Series:
+    present = numbers.drop_nulls()
+    return present.filter((present < low) | (present > high))
+
+
+def as_day(day: float) -> str:
+    """A day since 1970 as a date."""
+    return str(np.datetime64(math.floor(day), "D"))
 
 
 def check_are_numbers(

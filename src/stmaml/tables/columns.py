@@ -13,11 +13,13 @@ from stmaml.tables.cells import (
     ISO_DAY,
     SECONDS_A_DAY,
     as_dates,
+    as_day,
     as_flags,
     as_levels,
     as_numbers,
     as_text,
     check_are_numbers,
+    check_days,
     check_finite,
     check_range,
     check_zones,
@@ -216,6 +218,7 @@ class Date(_Input):
         check_are_numbers(series, days, missing, notes, wanted="dates", such_as=such_as)
         if self.zoned is not None:
             days = check_zones(present, days, self.zoned, self.example(), notes)
+        check_days(self.name, days, self.low, self.high, notes)
         known = days.is_not_null().to_numpy()[:, None]
         values = days.fill_null(self.mean).to_numpy()
         columns = [np.clip((values - self.mean) / self.std, -MAX_SCALED, MAX_SCALED)]
@@ -244,9 +247,8 @@ class Date(_Input):
 
     def describe(self) -> str:
         """What was learnt, in words."""
-        ends = [str(np.datetime64(0, "D") + np.timedelta64(int(np.floor(end)), "D")) for end in (self.low, self.high)]
         cycles = f"; as time and place in the {', '.join(self.parts)}" if self.parts else ""
-        return f"{ends[0]} to {ends[1]}{cycles}"
+        return f"{as_day(self.low)} to {as_day(self.high)}{cycles}"
 
 
 @dataclass(frozen=True)
