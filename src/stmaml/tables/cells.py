@@ -271,12 +271,12 @@ def check_are_numbers(
         notes.append(f"'{series.name}' has {bad.len()} cells that are not {wanted}, such as '{bad[0]}': missing")
 
 
-def check_zones(series: pl.Series, days: pl.Series, zoned: bool, example: str, notes: list[str]) -> pl.Series:
+def check_zones(series: pl.Series, days: pl.Series, zoned: bool, example: str, notes: list[str] | None) -> pl.Series:
     """The days without those of moments that have a zone where training had none, or lack one where it had: such a
-    moment may be hours off. Raises SourceError if most are so."""
+    moment may be hours off. Raises SourceError if most are so and what is odd is to be noted."""
     differ = (have_zones(series, days) != zoned).fill_null(False)
-    if not (count := int(differ.sum())):
-        return days
+    if notes is None or not (count := int(differ.sum())):
+        return days.set(differ, None)
     found = as_text(series).filter(differ)[0]
     if 2 * count > len(days) - days.null_count():
         wanted = "with a zone" if zoned else "without a zone"

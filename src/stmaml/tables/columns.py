@@ -27,6 +27,9 @@ from stmaml.tables.cells import (
 
 MAX_SCALED = 8.0  # an outlier beyond so many spreads tells no more than that it is one
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
+Notes = (
+    list[str] | None
+)  # None for rows known before: they were checked when they came, and part of them may be all odd
 Cells = tuple[pl.Series, Shaped[np.ndarray, "n k"]]  # what was read, null where missing, and the numbers made of it
 
 
@@ -41,10 +44,10 @@ class _Input(abc.ABC):
         """Names of the numbers it becomes."""
         return [*self._names(), *([f"{self.name} is missing"] if self.has_missing else [])]
 
-    def encode(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Float32[np.ndarray, "n k"]:
+    def encode(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Float32[np.ndarray, "n k"]:
         """The numbers a network reads."""
         values, columns = self._read(series, missing, notes)
-        if not self.has_missing and values.null_count():
+        if notes is not None and not self.has_missing and values.null_count():
             notes.append(f"'{self.name}' is missing in {values.null_count()} rows; in training it never was")
         parts = [columns, values.is_null().to_numpy()[:, None]] if self.has_missing else [columns]
         return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
@@ -57,7 +60,7 @@ class _Input(abc.ABC):
     def _names(self) -> list[str]: ...
 
     @abc.abstractmethod
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells: ...
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells: ...
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,12 @@ class Numeric(_Input):
     def _names(self) -> list[str]:
         return [self.name]
 
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells:
         numbers = as_numbers(series, missing)
         check_finite(numbers)
-        check_are_numbers(series, numbers, missing, notes)
-        check_range(self.name, numbers, self.low, self.high)
+        if notes is not None:
+            check_are_numbers(series, numbers, missing, notes)
+            check_range(self.name, numbers, self.low, self.high)
         filled = numbers.fill_null(self.fill).to_numpy()
         return numbers, np.clip((filled - self.mean) / self.std, -MAX_SCALED, MAX_SCALED)[:, None]
 
@@ -105,9 +109,10 @@ class Boolean(_Input):
     def _names(self) -> list[str]:
         return [self.name]
 
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells:
         flags = as_flags(series, missing)
-        check_are_numbers(series, flags, missing, notes, wanted="yes and no")
+        if notes is not None:
+            check_are_numbers(series, flags, missing, notes, wanted="yes and no")
         return flags, flags.fill_null(self.fill).to_numpy()[:, None]
 
     def describe(self) -> str:
@@ -133,11 +138,11 @@ class Categorical(_Input):
     def _names(self) -> list[str]:
         return [f"{self.name} is {level}" for level in (*self.levels, "other")]
 
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells:
         text, count = as_levels(series, missing, numbers=self.numbers), len(self.levels)
         codes = text.replace_strict(list(self.levels), range(count), default=count, return_dtype=pl.Int64).to_numpy()
         new = text.filter(~text.is_in(list(self.levels))).drop_nulls()
-        if self.num_values == count and new.len():
+        if notes is not None and self.num_values == count and new.len():
             notes.append(f"'{self.name}' has values that training did not, such as '{new[0]}'; they count as other")
         return text, np.eye(count + 1, dtype=np.float32)[codes]
 
@@ -169,10 +174,10 @@ class Ordinal(_Input):
     def _names(self) -> list[str]:
         return [self.name]
 
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells:
         text = as_levels(series, missing, numbers=self.numbers)
         ranks = self.ranks(text)
-        if (new := text.filter(ranks.is_null()).drop_nulls()).len():
+        if notes is not None and (new := text.filter(ranks.is_null()).drop_nulls()).len():
             notes.append(f"'{self.name}' has levels that training did not, such as '{new[0]}'; taken as missing")
         return ranks, ((ranks.fill_null(self.fill).to_numpy() - self.mean) / self.std)[:, None]
 
@@ -211,14 +216,16 @@ class Date(_Input):
         cycles = [f"{self.name} {part} {wave}" for part in self.parts for wave in ("sin", "cos", "sin 2", "cos 2")]
         return [self.name, *cycles]
 
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells:
         present = series.set(as_text(series, missing).is_null(), None)
         days = as_dates(present, self.date_format)
-        such_as = f" as in training, such as {self.example()}"
-        check_are_numbers(series, days, missing, notes, wanted="dates", such_as=such_as)
+        if notes is not None:
+            such_as = f" as in training, such as {self.example()}"
+            check_are_numbers(series, days, missing, notes, wanted="dates", such_as=such_as)
         if self.zoned is not None:
             days = check_zones(present, days, self.zoned, self.example(), notes)
-        check_days(self.name, days, self.low, self.high, notes)
+        if notes is not None:
+            check_days(self.name, days, self.low, self.high, notes)
         known = days.is_not_null().to_numpy()[:, None]
         values = days.fill_null(self.mean).to_numpy()
         columns = [np.clip((values - self.mean) / self.std, -MAX_SCALED, MAX_SCALED)]

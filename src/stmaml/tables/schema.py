@@ -57,9 +57,10 @@ class Schema:
         return [name for column in self.columns for name in column.outputs]
 
     def encode(
-        self, frame: pl.DataFrame, label: str = "the table", notes: list[str] | None = None
+        self, frame: pl.DataFrame, label: str = "the table", notes: list[str] | None = None, *, known: bool = False
     ) -> Float32[np.ndarray, "n dx"]:
-        """The inputs of each row. What had to be assumed is added to `notes`."""
+        """The inputs of each row. What had to be assumed is added to `notes`; rows `known` before are not judged, since
+        those of one group may be the odd ones of their table."""
         notes = [] if notes is None else notes
         absent = [column.name for column in self.used if column.name not in frame.columns]
         self._check_enough(frame, absent, label)
@@ -67,7 +68,9 @@ class Schema:
             notes.append(f"{label} lacks {_quoted(absent)}; taken as missing in all rows")
         full = frame.with_columns(pl.Series(name, [None] * frame.height, dtype=pl.String) for name in absent)
         said = {column.name: [] if column.name in absent else notes for column in self.used}
-        parts = [column.encode(full[column.name], self.missing, said[column.name]) for column in self.used]
+        parts = [
+            column.encode(full[column.name], self.missing, None if known else said[column.name]) for column in self.used
+        ]
         return np.concatenate(parts, axis=1).astype(np.float32)
 
     def _check_enough(self, frame: pl.DataFrame, absent: Sequence[str], label: str) -> None:
