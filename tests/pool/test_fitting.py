@@ -258,6 +258,21 @@ def test_labelled_rows_after_those_asked_for_are_pointed_out():
     assert said.startswith("1 group has")
 
 
+def test_a_known_group_may_hold_all_the_odd_cells_of_its_table():
+    frame = lines()
+    hours = pl.datetime_range(pl.datetime(2024, 1, 1), pl.datetime(2024, 3, 1), "1h", eager=True)
+    when = hours[: frame.height].dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    place = pl.int_range(frame.height, eager=True)
+    one = frame["g"][0]
+    odd = pl.Series((frame["g"] == one) & (place < 1))
+    others = (frame["g"] != one) | odd
+    for bad in ("2024-02-30", "2024-01-01T05:00:00"):
+        dated = frame.with_columns(when=when.set(odd, bad)).filter(others)
+        model = fitting.fit_pool(opened(dated), MEMBERS).model
+        asked = pl.DataFrame({"g": [one], "x": [0.5], "when": ["2024-01-01T05:00:00Z"]})
+        assert model.predict(asked).frame["shots"].to_list() == [1]
+
+
 def test_rows_without_a_target_are_not_added():
     model = fitting.fit_pool(opened(lines()), MEMBERS).model
     notes: list[str] = []

@@ -222,6 +222,65 @@ def test_dates_with_an_offset_are_dates():
     assert found.low == 19_448 + 6.5 / 24
 
 
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y %H:%M"])
+@pytest.mark.parametrize("where", [0, 130, 593])
+def test_the_odd_cell_that_is_no_date_is_missing(form, where):
+    """Also where hardly a day tells which of two numbers is the month."""
+    ambiguous, plain = pd.date_range("2024-01-01", periods=11), pd.date_range("2024-03-13", periods=6)
+    days = [*ambiguous.tolist() * 54, *plain]
+    written = [day.strftime(form) for day in days]
+    bad = pd.Timestamp("2024-02-29").strftime(form).replace("29", "30")
+    wrong = [*written[:where], bad, *written[where + 1 :]]
+    found, right = column(wrong), column(written)
+    assert isinstance(found, Date)
+    assert isinstance(right, Date)
+    assert (found.date_format, found.has_missing) == (right.date_format, True)
+    assert found.mean == pytest.approx(right.mean, abs=0.2)
+    encoded, notes = encode(found, wrong)
+    assert notes == [f"'c' has 1 cells that are not dates, such as '{bad}': missing"]
+    assert encoded[where, :-1].tolist() == [0.0] * (encoded.shape[1] - 1)
+    assert encoded[:, -1].sum() == 1
+
+
+def test_strays_are_few_in_a_column_of_dates_as_in_one_of_numbers():
+    days = [str(day.date()) for day in pd.date_range("2024-01-01", periods=98)]
+    numbers = [str(i / 7) for i in range(98)]
+    for values, kind in ((days, Date), (numbers, Numeric)):
+        assert isinstance(column([*values, "soon", "soon"]), kind)
+        assert isinstance(column([*values, "soon", "soon", "soon"]), Dropped)
+
+
+YEAR = [str(day.date()) for day in pd.date_range("2024-01-01", "2024-12-31")]
+
+
+@pytest.mark.parametrize("far", ["2199-06-01", "0204-06-01", "1970-01-01", "2124-06-01"])
+def test_dates_that_can_only_be_slips_are_refused(far):
+    said = (
+        f"^column 'c' holds dates such as {far}; in training it went from 2024-01-01 to 2024-12-31. Correct them, or "
+    )
+    found = column(YEAR)
+    with pytest.raises(SourceError, match=said):
+        encode(found, [far] * 3 + YEAR[:2])
+    _, notes = encode(found, [*YEAR[:2], far, "", "2026-05-01"])
+    assert notes[:1] == [f"'c' has 2 dates far from those of training (2024-01-01 to 2024-12-31), such as {far}"]
+
+
+@pytest.mark.parametrize("far", ["2026-01-05", "2027-12-31", "2060-01-01", "2022-12-30", "1999-01-01"])
+def test_far_forecasts_are_noted_and_near_ones_are_not(far):
+    found = column(YEAR)
+    _, notes = encode(found, [far] * 3)
+    assert notes == [f"'c' has 3 dates far from those of training (2024-01-01 to 2024-12-31), such as {far}"]
+    for near in ("2025-12-30", "2023-01-03"):
+        assert encode(found, [near] * 3)[1] == []
+
+
+def test_how_far_dates_may_lie_grows_with_the_span_of_training():
+    found = column([f"{year}-06-01" for year in range(1900, 2021)])
+    assert len(encode(found, ["2300-06-01"])[1]) == 1
+    with pytest.raises(SourceError, match="holds dates such as 2400-06-01"):
+        encode(found, ["2400-06-01"])
+
+
 def test_numbers_that_are_all_days_are_pointed_out():
     days = [f"202301{1 + i % 28:02}" for i in range(80)]
     notes: list[str] = []

@@ -177,7 +177,7 @@ class PoolModel:
         found = group_rows(table_keys(frame, self.schema.task, self.schema.missing))
         place = np.zeros(frame.height, dtype=int)
         place[found.order] = np.repeat(np.arange(len(found.names)), found.count)
-        return grouped_rows(self.schema, self.factors, frame, place, notes=[], label="the rows known before")
+        return grouped_rows(self.schema, self.factors, frame, place, known=True)
 
     def _guaranteed(self, reaches: Reaches, tasks: Tasks, asked: "_Asked", notes: list[str]) -> dict[str, np.ndarray]:
         """Ends of intervals that hold in most groups."""

@@ -107,10 +107,10 @@ def grouped_rows(
     *,
     labelled: bool = True,
     notes: list[str] | None = None,
-    label: str = "the table",
+    known: bool = False,
 ) -> GroupedRows:
-    """The rows of a table; `group` counts their groups."""
-    x = schema.encode(frame, label, notes)
+    """The rows of a table, or of what is `known` of some of its groups; `group` counts their groups."""
+    x = schema.encode(frame, "the rows known before" if known else "the table", notes, known=known)
     y = scaled_targets(schema, frame) if labelled else np.full(frame.height, np.nan)
     levels = factors.places(frame, schema.missing)
     return GroupedRows(x.astype(float), y, group, levels, columns_of(schema), len(schema.target.classes))

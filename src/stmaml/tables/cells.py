@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from stmaml.errors import SourceError
@@ -16,6 +17,7 @@ DATE_FORMATS = ("%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%m/%d/%Y", "%m/%d/%Y 
 DECIMAL_COMMA = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 SECONDS_A_DAY = 86_400.0
 MOST = 1e300  # of a number
+FAR_SPANS, FAR_DAYS = 3, 50 * 365.25  # beyond the dates of training; the slip of a century is more, as is 1970 for 2024
 
 
 def unusable_type(series: pl.Series) -> str | None:
@@ -158,6 +160,21 @@ def as_dates(series: pl.Series, date_format: str | None) -> pl.Series:
     return moments.dt.epoch("us").cast(pl.Float64) / (1e6 * SECONDS_A_DAY)
 
 
+def have_zones(series: pl.Series, days: pl.Series) -> pl.Series:
+    """Which moments have a zone or an offset; null for cells that are no dates, and for days without a time of day.
+
+    Midnights alone are such days where moments are a type: many tools have no other type for days."""
+    if not series.dtype.is_temporal():
+        text = as_text(series)
+        zones = text.str.contains(r":.*(Z|z|UTC|[+-])").set(~text.str.contains(":"), None)
+    elif getattr(series.dtype, "time_zone", None):
+        zones = series.is_not_null()
+    else:
+        times = (days % 1 != 0).any()
+        zones = pl.Series(series.name, [False if times else None] * series.len(), dtype=pl.Boolean)
+    return zones.set(days.is_null(), None)
+
+
 def _in_utc(moments: pl.Series) -> pl.Series:
     if isinstance(moments.dtype, pl.Datetime) and moments.dtype.time_zone:
         moments = moments.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
@@ -199,17 +216,49 @@ def check_finite(numbers: pl.Series) -> None:
 def check_range(name: str, numbers: pl.Series, low: float, high: float) -> None:
     """Raises SourceError where most numbers lie far from where those of training lay, as with another unit."""
     width = max(high - low, 1e-9 * max(abs(low), abs(high), 1.0))
-    present = numbers.drop_nulls()
-    outside = present.filter((present < low - width) | (present > high + width))
-    if 2 * outside.len() > present.len():
+    outside = _outside(numbers, low - width, high + width)
+    if 2 * outside.len() > numbers.len() - numbers.null_count():
         raise SourceError(
             f"column '{name}' holds values such as {outside[0]:.6g}; in training it went from {low:.6g} to "
             f"{high:.6g}. Convert it to the unit of the training table."
         )
 
 
+def check_days(name: str, days: pl.Series, low: float, high: float, notes: list[str]) -> None:
+    """Raises SourceError where most dates lie so far from those of training that they must be slips. Forecasts are
+    asked far beyond it: what lies outside by as much as numbers may not is but noted."""
+    span, first, last = high - low, as_day(low), as_day(high)
+    far = max(FAR_SPANS * span, FAR_DAYS)
+    slips = _outside(days, low - far, high + far)
+    if 2 * slips.len() > days.len() - days.null_count():
+        raise SourceError(
+            f"column '{name}' holds dates such as {as_day(slips[0])}; in training it went from {first} to {last}. "
+            "Correct them, or fit again with a table that has such dates."
+        )
+    if (outside := _outside(days, low - span, high + span)).len():
+        furthest = as_day(max(outside.to_list(), key=lambda day: max(low - day, day - high)))
+        notes.append(
+            f"'{name}' has {outside.len()} dates far from those of training ({first} to {last}), such as {furthest}"
+        )
+
+
+def _outside(numbers: pl.Series, low: float, high: float) -> pl.Series:
+    present = numbers.drop_nulls()
+    return present.filter((present < low) | (present > high))
+
+
+def as_day(day: float) -> str:
+    """A day since 1970 as a date."""
+    return str(np.datetime64(math.floor(day), "D"))
+
+
 def check_are_numbers(
-    series: pl.Series, read: pl.Series, missing: Sequence[str], notes: list[str], wanted: str = "numbers"
+    series: pl.Series,
+    read: pl.Series,
+    missing: Sequence[str],
+    notes: list[str],
+    wanted: str = "numbers",
+    such_as: str = "",
 ) -> None:
     """Raises SourceError if most cells of a column cannot be read; a few of them are missing values."""
     if series.dtype.is_numeric() and read.null_count() <= series.null_count():
@@ -217,9 +266,30 @@ def check_are_numbers(
     text = as_text(series, missing)
     bad = text.filter(read.is_null()).drop_nulls()
     if 2 * bad.len() > text.drop_nulls().len():
-        raise SourceError(f"column '{series.name}' must hold {wanted}; it holds '{bad[0]}'. {advice(bad)}")
+        raise SourceError(f"column '{series.name}' must hold {wanted}{such_as}; it holds '{bad[0]}'. {advice(bad)}")
     if bad.len():
         notes.append(f"'{series.name}' has {bad.len()} cells that are not {wanted}, such as '{bad[0]}': missing")
+
+
+def check_zones(series: pl.Series, days: pl.Series, zoned: bool, example: str, notes: list[str] | None) -> pl.Series:
+    """The days without those of moments that have a zone where training had none, or lack one where it had: such a
+    moment may be hours off. Raises SourceError if most are so and what is odd is to be noted."""
+    differ = (have_zones(series, days) != zoned).fill_null(False)
+    if notes is None or not (count := int(differ.sum())):
+        return days.set(differ, None)
+    found = as_text(series).filter(differ)[0]
+    if 2 * count > len(days) - days.null_count():
+        wanted = "with a zone" if zoned else "without a zone"
+        advised = "Add it, such as Z or -04:00" if zoned else "Write them by the clock of that table"
+        raise SourceError(
+            f"column '{series.name}' must hold moments {wanted}, as in training, such as {example}; it holds "
+            f"'{found}'. {advised}, or give days alone."
+        )
+    kind, others = ("without", "one") if zoned else ("with", "none")
+    notes.append(
+        f"'{series.name}' has {count} moments {kind} a zone, such as '{found}', where others have {others}: missing"
+    )
+    return days.set(differ, None)
 
 
 def advice(cells: pl.Series) -> str:

@@ -13,17 +13,22 @@ from stmaml.tables.cells import (
     ISO_DAY,
     SECONDS_A_DAY,
     as_dates,
+    as_day,
     as_flags,
     as_levels,
     as_numbers,
     as_text,
     check_are_numbers,
+    check_days,
     check_finite,
     check_range,
+    check_zones,
 )
 
 MAX_SCALED = 8.0  # an outlier beyond so many spreads tells no more than that it is one
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
+# None for rows known before: they were checked when they came, and part of them may be all odd.
+Notes = list[str] | None
 Cells = tuple[pl.Series, Shaped[np.ndarray, "n k"]]  # what was read, null where missing, and the numbers made of it
 
 
@@ -38,10 +43,10 @@ class _Input(abc.ABC):
         """Names of the numbers it becomes."""
         return [*self._names(), *([f"{self.name} is missing"] if self.has_missing else [])]
 
-    def encode(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Float32[np.ndarray, "n k"]:
+    def encode(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Float32[np.ndarray, "n k"]:
         """The numbers a network reads."""
         values, columns = self._read(series, missing, notes)
-        if not self.has_missing and values.null_count():
+        if notes is not None and not self.has_missing and values.null_count():
             notes.append(f"'{self.name}' is missing in {values.null_count()} rows; in training it never was")
         parts = [columns, values.is_null().to_numpy()[:, None]] if self.has_missing else [columns]
         return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
@@ -54,7 +59,7 @@ class _Input(abc.ABC):
     def _names(self) -> list[str]: ...
 
     @abc.abstractmethod
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells: ...
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells: ...
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,12 @@ class Numeric(_Input):
     def _names(self) -> list[str]:
         return [self.name]
 
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells:
         numbers = as_numbers(series, missing)
         check_finite(numbers)
-        check_are_numbers(series, numbers, missing, notes)
-        check_range(self.name, numbers, self.low, self.high)
+        if notes is not None:
+            check_are_numbers(series, numbers, missing, notes)
+            check_range(self.name, numbers, self.low, self.high)
         filled = numbers.fill_null(self.fill).to_numpy()
         return numbers, np.clip((filled - self.mean) / self.std, -MAX_SCALED, MAX_SCALED)[:, None]
 
@@ -102,9 +108,10 @@ class Boolean(_Input):
     def _names(self) -> list[str]:
         return [self.name]
 
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells:
         flags = as_flags(series, missing)
-        check_are_numbers(series, flags, missing, notes, wanted="yes and no")
+        if notes is not None:
+            check_are_numbers(series, flags, missing, notes, wanted="yes and no")
         return flags, flags.fill_null(self.fill).to_numpy()[:, None]
 
     def describe(self) -> str:
@@ -130,11 +137,11 @@ class Categorical(_Input):
     def _names(self) -> list[str]:
         return [f"{self.name} is {level}" for level in (*self.levels, "other")]
 
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells:
         text, count = as_levels(series, missing, numbers=self.numbers), len(self.levels)
         codes = text.replace_strict(list(self.levels), range(count), default=count, return_dtype=pl.Int64).to_numpy()
         new = text.filter(~text.is_in(list(self.levels))).drop_nulls()
-        if self.num_values == count and new.len():
+        if notes is not None and self.num_values == count and new.len():
             notes.append(f"'{self.name}' has values that training did not, such as '{new[0]}'; they count as other")
         return text, np.eye(count + 1, dtype=np.float32)[codes]
 
@@ -166,10 +173,10 @@ class Ordinal(_Input):
     def _names(self) -> list[str]:
         return [self.name]
 
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells:
         text = as_levels(series, missing, numbers=self.numbers)
         ranks = self.ranks(text)
-        if (new := text.filter(ranks.is_null()).drop_nulls()).len():
+        if notes is not None and (new := text.filter(ranks.is_null()).drop_nulls()).len():
             notes.append(f"'{self.name}' has levels that training did not, such as '{new[0]}'; taken as missing")
         return ranks, ((ranks.fill_null(self.fill).to_numpy() - self.mean) / self.std)[:, None]
 
@@ -200,15 +207,24 @@ class Date(_Input):
     high: float
     parts: tuple[str, ...]
     has_missing: bool
+    zoned: bool | None = None
+    """Whether its moments had a zone; None for days alone, for moments of both kinds, and in runs that do not say."""
     kind: str = "date"
 
     def _names(self) -> list[str]:
         cycles = [f"{self.name} {part} {wave}" for part in self.parts for wave in ("sin", "cos", "sin 2", "cos 2")]
         return [self.name, *cycles]
 
-    def _read(self, series: pl.Series, missing: Sequence[str], notes: list[str]) -> Cells:
-        days = as_dates(series.set(as_text(series, missing).is_null(), None), self.date_format)
-        check_are_numbers(series, days, missing, notes, wanted=f"dates as in training, such as {self.example()}")
+    def _read(self, series: pl.Series, missing: Sequence[str], notes: Notes) -> Cells:
+        present = series.set(as_text(series, missing).is_null(), None)
+        days = as_dates(present, self.date_format)
+        if notes is not None:
+            such_as = f" as in training, such as {self.example()}"
+            check_are_numbers(series, days, missing, notes, wanted="dates", such_as=such_as)
+        if self.zoned is not None:
+            days = check_zones(present, days, self.zoned, self.example(), notes)
+        if notes is not None:
+            check_days(self.name, days, self.low, self.high, notes)
         known = days.is_not_null().to_numpy()[:, None]
         values = days.fill_null(self.mean).to_numpy()
         columns = [np.clip((values - self.mean) / self.std, -MAX_SCALED, MAX_SCALED)]
@@ -228,16 +244,17 @@ class Date(_Input):
     def _written(self, days: Sequence[float]) -> list[str]:
         """Moments as training wrote them."""
         known = self.date_format or ISO_DAY
-        if known.startswith(ISO_DAY):
+        if self.zoned:
+            known = "%Y-%m-%d %H:%M:%S+00:00"
+        elif known.startswith(ISO_DAY):
             known = "%Y-%m-%d %H:%M:%S" if "day" in self.parts else ISO_DAY
         moments = pl.Series([round(day * 1e6 * SECONDS_A_DAY) for day in days]).cast(pl.Datetime("us"))
         return moments.dt.strftime(known).to_list()
 
     def describe(self) -> str:
         """What was learnt, in words."""
-        ends = [str(np.datetime64(0, "D") + np.timedelta64(int(np.floor(end)), "D")) for end in (self.low, self.high)]
         cycles = f"; as time and place in the {', '.join(self.parts)}" if self.parts else ""
-        return f"{ends[0]} to {ends[1]}{cycles}"
+        return f"{as_day(self.low)} to {as_day(self.high)}{cycles}"
 
 
 @dataclass(frozen=True)

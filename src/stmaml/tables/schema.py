@@ -57,9 +57,10 @@ class Schema:
         return [name for column in self.columns for name in column.outputs]
 
     def encode(
-        self, frame: pl.DataFrame, label: str = "the table", notes: list[str] | None = None
+        self, frame: pl.DataFrame, label: str = "the table", notes: list[str] | None = None, *, known: bool = False
     ) -> Float32[np.ndarray, "n dx"]:
-        """The inputs of each row. What had to be assumed is added to `notes`."""
+        """The inputs of each row. What had to be assumed is added to `notes`; rows `known` before are not judged, since
+        those of one group may be the odd ones of their table."""
         notes = [] if notes is None else notes
         absent = [column.name for column in self.used if column.name not in frame.columns]
         self._check_enough(frame, absent, label)
@@ -67,7 +68,9 @@ class Schema:
             notes.append(f"{label} lacks {_quoted(absent)}; taken as missing in all rows")
         full = frame.with_columns(pl.Series(name, [None] * frame.height, dtype=pl.String) for name in absent)
         said = {column.name: [] if column.name in absent else notes for column in self.used}
-        parts = [column.encode(full[column.name], self.missing, said[column.name]) for column in self.used]
+        parts = [
+            column.encode(full[column.name], self.missing, None if known else said[column.name]) for column in self.used
+        ]
         return np.concatenate(parts, axis=1).astype(np.float32)
 
     def _check_enough(self, frame: pl.DataFrame, absent: Sequence[str], label: str) -> None:
@@ -137,8 +140,7 @@ def infer_column(
     if (comma := cells.decimal_comma(text)) is not None:
         return Dropped(series.name, f"numbers with decimal commas, such as '{comma}': write them with points")
     if (found := _date_format(series, text)) is not None:
-        dated = cells.as_dates(series.set(text.is_null(), None), found or None)
-        return _date(series.name, found or None, dated.filter(chosen))
+        return _date(series.set(text.is_null(), None), found or None, chosen)
     return _categorical(text, keys, chosen)
 
 
@@ -156,27 +158,51 @@ def _numeric(name: str, numbers: pl.Series) -> Column:
 
 
 def _date_format(series: pl.Series, text: pl.Series) -> str | None:
-    """The format all cells are in; empty for dates as such or in ISO 8601, None for no dates."""
+    """The format of all cells but the odd one; empty for dates as such or in ISO 8601, None for no dates."""
     if series.dtype.is_temporal():
         return ""
     present = text.drop_nulls()
 
-    def fits(candidate: str, part: pl.Series) -> bool:
-        return cells.as_dates(part, candidate or None).null_count() == 0
+    def strays(candidate: str, part: pl.Series) -> int:
+        return cells.as_dates(part, candidate or None).null_count()
 
-    found = (one for one in ("", *cells.DATE_FORMATS) if fits(one, present.head(200)) and fits(one, present))
-    return next(found, None)
+    best, fewest = None, present.len() + 1
+    start = present.head(200)
+    for one in ("", *cells.DATE_FORMATS):
+        if 2 * strays(one, start) <= start.len() and (count := strays(one, present)) < fewest:
+            best, fewest = one, count
+        if fewest == 0:
+            break
+    return best if present.len() - fewest >= NUMBER_SHARE * present.len() else None
 
 
-def _date(name: str, date_format: str | None, days: pl.Series) -> Column:
+def _date(series: pl.Series, date_format: str | None, chosen: pl.Series) -> Column:
+    days = cells.as_dates(series, date_format)
+    zones = cells.have_zones(series, days)
+    zoned = _zoned(zones, days)
+    if zoned is not None:  # the odd other cell is a missing value
+        days = days.set((zones != zoned).fill_null(False), None)
+    days = days.filter(chosen)
     known = days.drop_nulls().to_numpy()
     if known.size == 0 or known.min() == known.max():
-        return Dropped(name, "constant in the training groups")
+        return Dropped(series.name, "constant in the training groups")
     mean, std, low, high = (float(number) for number in (known.mean(), known.std(), known.min(), known.max()))
     parts = [part for part, least in (("year", 60.0), ("week", 14.0)) if high - low >= least]
     if np.unique(known % 1).size > 1:  # times of day, not days alone
         parts.append("day")
-    return Date(name, date_format, mean, std, low, high, tuple(parts), _has_gaps(days))
+    return Date(series.name, date_format, mean, std, low, high, tuple(parts), _has_gaps(days), zoned)
+
+
+def _zoned(zones: pl.Series, days: pl.Series) -> bool | None:
+    """Whether moments have a zone, but for the odd one; None where both kinds are usual, and where times of day do not
+    vary, so that moments without a zone may as well be days."""
+    said = zones.drop_nulls()
+    if said.len() == 0:
+        return None
+    if said.sum() >= NUMBER_SHARE * said.len():
+        return True
+    few = (~said).sum() >= NUMBER_SHARE * said.len()
+    return False if few and (days.filter(~zones.fill_null(True)) % 1).n_unique() > 1 else None
 
 
 def _categorical(text: pl.Series, keys: pl.Series, chosen: pl.Series, numbers: bool = False) -> Column:
@@ -265,8 +291,23 @@ def _said_of_inputs(frame: pl.DataFrame, schema: Schema) -> Iterator[str]:
         said = odd_values(name, rest), day_numbers(name, cells.as_text(frame[name], schema.missing))
         yield from filter(None, said)
     for column in schema.used:
+        if isinstance(column, Date):
+            yield from _said_of_zones(frame[column.name], column, schema.missing)
         if isinstance(column, Ordinal):
             yield f"column '{column.name}' is ordinal: {column.describe()}"
+
+
+def _said_of_zones(series: pl.Series, column: Date, missing: Sequence[str]) -> Iterator[str]:
+    """That moments with a zone and without one are mixed."""
+    if column.zoned is not None or "day" not in column.parts:
+        return
+    present = series.set(cells.as_text(series, missing).is_null(), None)
+    zones = cells.have_zones(present, cells.as_dates(present, column.date_format)).drop_nulls()
+    if 0 < (count := int(zones.sum())) < zones.len():
+        yield (
+            f"'{column.name}' has {count} moments with a zone and {zones.len() - count} without one; the latter are "
+            "taken as UTC"
+        )
 
 
 def check_roles(
