@@ -67,6 +67,18 @@ def test_cells_become_the_numbers_of_the_schema():
     np.testing.assert_allclose(np.array(found), schema.encode(asked), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("mark", "wrong", "words"), [("", "Z", "no zone"), ("Z", "", "a zone")])
+def test_moments_have_a_zone_where_training_had_one(mark: str, wrong: str, words: str):
+    frame = odd_table().with_columns(pl.col("at").str.replace(" ", "T") + mark)
+    reader = reader_of(schema_of(frame))
+    (column,) = (one for one in reader.about["columns"] if one["name"] == "at")
+    later, earlier = (reader._cell({"at": f"2024-03-{day}T10:07{mark}"}, column)[0] for day in ("06", "05"))
+    assert later - earlier == pytest.approx(1 / column["std"])
+    with pytest.raises(TypeError, match=f"must have {words}, as moments in training"):
+        reader._cell({"at": f"2024-03-05T10:07{wrong}"}, column)
+    assert len(reader._cell({"at": "2024-03-05"}, column)) == len(column["gone"]), "days go with both"
+
+
 def test_targets_are_numbers_or_classes_and_may_be_missing():
     frame = odd_table()
     numbers = reader_of(schema_of(frame))

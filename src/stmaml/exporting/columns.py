@@ -46,7 +46,7 @@ def _date(column: Date) -> dict[str, Any]:
     own = None if column.date_format is None or column.date_format.startswith(ISO_DAY) else column.date_format
     gone = [0.0] * (1 + 2 * len(rates))
     scaled = {**_scaled(column, column.mean, column.std), "rates": rates}
-    return {**scaled, "format": own, "gone": [*gone, *_flag(column, True)]}
+    return {**scaled, "format": own, "zoned": column.zoned, "gone": [*gone, *_flag(column, True)]}
 
 
 def _boolean(column: Boolean) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Exported:
             if found is None:
                 raise ValueError(f"{column['name']} has {text!r}, which training did not have")
             return found
-        value = _tried(_days, text, column["format"]) if "format" in column else number
+        value = _tried(_days, text, column["format"], column.get("zoned")) if "format" in column else number
         if value is None or not np.isfinite(value):
             return column["gone"]
         scaled = float(np.clip((value - column["mean"]) / column["std"], -column["most"], column["most"]))
@@ -65,8 +65,10 @@ class Exported:
         return [scaled, *(float(wave(angle)) for angle in angles for wave in (np.sin, np.cos)), *column["flag"]]
 
 
-def _days(text, form):
+def _days(text, form, zoned):
     moment = (form and _tried(datetime.strptime, text, form)) or datetime.fromisoformat(text)
+    if ":" in text and zoned not in (None, moment.tzinfo is not None):
+        raise TypeError(f"{text!r} must have {'a' if zoned else 'no'} zone, as moments in training")
     return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() / 86400
 
 
