@@ -11,9 +11,11 @@ import pytest
 
 from stmaml.errors import SettingError, SourceError, closest
 from stmaml.tables.asking import TableConfig
-from stmaml.tables.cells import as_dates, as_names, as_numbers, as_text
+from stmaml.tables.cells import as_names, as_numbers, as_text
 from stmaml.tables.columns import Boolean, Categorical, Date, Dropped, Numeric, Ordinal
-from stmaml.tables.schema import Schema, check_roles, infer_column, infer_schema, table_keys
+from stmaml.tables.dates import as_dates
+from stmaml.tables.roles import check_roles
+from stmaml.tables.schema import Schema, infer_column, infer_schema, table_keys
 from stmaml.tables.target import Target, infer_target
 
 

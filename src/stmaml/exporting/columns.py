@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from stmaml.tables.cells import FALSE_WORDS, ISO_DAY, MISSING_WORDS, TRUE_WORDS, as_number
+from stmaml.tables.cells import FALSE_WORDS, MISSING_WORDS, TRUE_WORDS, as_number
 from stmaml.tables.columns import MAX_SCALED, PERIODS, Boolean, Categorical, Date, Numeric, Ordinal, Used
+from stmaml.tables.dates import ISO_DAY
 from stmaml.tables.schema import Schema
 from stmaml.tables.target import Target
 

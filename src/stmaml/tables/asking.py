@@ -11,7 +11,8 @@ from stmaml.tables.copies import comparable, copies_note
 from stmaml.tables.groups import Sizes
 from stmaml.tables.leaks import leak_notes
 from stmaml.tables.reading import row_list
-from stmaml.tables.schema import Schema, check_roles, infer_schema, refuse_both, refuse_twice, table_keys
+from stmaml.tables.roles import check_roles, refuse_both, refuse_twice
+from stmaml.tables.schema import Schema, infer_schema, table_keys
 from stmaml.tables.target import WantedTarget, check_target
 
 

@@ -9,21 +9,8 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Shaped
 
-from stmaml.tables.cells import (
-    ISO_DAY,
-    SECONDS_A_DAY,
-    as_dates,
-    as_day,
-    as_flags,
-    as_levels,
-    as_numbers,
-    as_text,
-    check_are_numbers,
-    check_days,
-    check_finite,
-    check_range,
-    check_zones,
-)
+from stmaml.tables.cells import as_flags, as_levels, as_numbers, as_text, check_are_numbers, check_finite, check_range
+from stmaml.tables.dates import ISO_DAY, SECONDS_A_DAY, as_dates, as_day, check_days, check_zones
 
 MAX_SCALED = 8.0  # an outlier beyond so many spreads tells no more than that it is one
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}

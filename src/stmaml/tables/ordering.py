@@ -7,7 +7,8 @@ import polars as pl
 from jaxtyping import Float
 
 from stmaml.errors import SourceError
-from stmaml.tables.cells import as_dates, as_names, as_numbers
+from stmaml.tables.cells import as_names, as_numbers
+from stmaml.tables.dates import as_dates
 from stmaml.tables.parts import check_has
 
 

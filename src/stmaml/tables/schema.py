@@ -10,12 +10,14 @@ import polars as pl
 from jaxtyping import Float32
 
 from stmaml.border.typed import from_dict, need
-from stmaml.errors import SettingError, SourceError, closest
+from stmaml.errors import SourceError, closest
 from stmaml.runs import as_json
 from stmaml.tables import cells
 from stmaml.tables.columns import KINDS, Boolean, Categorical, Column, Date, Dropped, Numeric, Ordinal, Used
+from stmaml.tables.date_columns import date_column, date_format_of, said_of_zones
 from stmaml.tables.oddities import centre_and_spread, code_notes, day_numbers, far_codes, name_notes, odd_values
 from stmaml.tables.parts import check_has
+from stmaml.tables.roles import check_roles
 from stmaml.tables.stored import check_scale
 from stmaml.tables.target import NUMBER_SHARE, Chosen, Target, WantedTarget, infer_target
 
@@ -132,20 +134,18 @@ def infer_column(
     flags = cells.as_flags(series, missing)
     if flags.null_count() == text.null_count():
         known = flags.filter(chosen).drop_nulls().to_numpy()
-        return Boolean(series.name, float(np.mean(known)) if known.size else 0.5, _has_gaps(text.filter(chosen)))
+        return Boolean(
+            series.name, float(np.mean(known)) if known.size else 0.5, bool(text.filter(chosen).null_count())
+        )
     numbers = cells.as_numbers(series, missing)
     if numbers.len() - numbers.null_count() >= NUMBER_SHARE * present.len():
         cells.check_finite(numbers)
         return _numeric(series.name, numbers.filter(chosen))
     if (comma := cells.decimal_comma(text)) is not None:
         return Dropped(series.name, f"numbers with decimal commas, such as '{comma}': write them with points")
-    if (found := _date_format(series, text)) is not None:
-        return _date(series.set(text.is_null(), None), found or None, chosen)
+    if (found := date_format_of(series, text)) is not None:
+        return date_column(series.set(text.is_null(), None), found or None, chosen)
     return _categorical(text, keys, chosen)
-
-
-def _has_gaps(values: pl.Series) -> bool:
-    return bool(values.null_count())
 
 
 def _numeric(name: str, numbers: pl.Series) -> Column:
@@ -154,55 +154,7 @@ def _numeric(name: str, numbers: pl.Series) -> Column:
         return Dropped(name, "constant in the training groups")
     low, fill, high = np.quantile(known, [0.001, 0.5, 0.999])
     mean, std = centre_and_spread(known)
-    return Numeric(name, float(fill), mean, std or 1.0, float(low), float(high), _has_gaps(numbers))
-
-
-def _date_format(series: pl.Series, text: pl.Series) -> str | None:
-    """The format of all cells but the odd one; empty for dates as such or in ISO 8601, None for no dates."""
-    if series.dtype.is_temporal():
-        return ""
-    present = text.drop_nulls()
-
-    def strays(candidate: str, part: pl.Series) -> int:
-        return cells.as_dates(part, candidate or None).null_count()
-
-    best, fewest = None, present.len() + 1
-    start = present.head(200)
-    for one in ("", *cells.DATE_FORMATS):
-        if 2 * strays(one, start) <= start.len() and (count := strays(one, present)) < fewest:
-            best, fewest = one, count
-        if fewest == 0:
-            break
-    return best if present.len() - fewest >= NUMBER_SHARE * present.len() else None
-
-
-def _date(series: pl.Series, date_format: str | None, chosen: pl.Series) -> Column:
-    days = cells.as_dates(series, date_format)
-    zones = cells.have_zones(series, days)
-    zoned = _zoned(zones, days)
-    if zoned is not None:  # the odd other cell is a missing value
-        days = days.set((zones != zoned).fill_null(False), None)
-    days = days.filter(chosen)
-    known = days.drop_nulls().to_numpy()
-    if known.size == 0 or known.min() == known.max():
-        return Dropped(series.name, "constant in the training groups")
-    mean, std, low, high = (float(number) for number in (known.mean(), known.std(), known.min(), known.max()))
-    parts = [part for part, least in (("year", 60.0), ("week", 14.0)) if high - low >= least]
-    if np.unique(known % 1).size > 1:  # times of day, not days alone
-        parts.append("day")
-    return Date(series.name, date_format, mean, std, low, high, tuple(parts), _has_gaps(days), zoned)
-
-
-def _zoned(zones: pl.Series, days: pl.Series) -> bool | None:
-    """Whether moments have a zone, but for the odd one; None where both kinds are usual, and where times of day do not
-    vary, so that moments without a zone may as well be days."""
-    said = zones.drop_nulls()
-    if said.len() == 0:
-        return None
-    if said.sum() >= NUMBER_SHARE * said.len():
-        return True
-    few = (~said).sum() >= NUMBER_SHARE * said.len()
-    return False if few and (days.filter(~zones.fill_null(True)) % 1).n_unique() > 1 else None
+    return Numeric(name, float(fill), mean, std or 1.0, float(low), float(high), bool(numbers.null_count()))
 
 
 def _categorical(text: pl.Series, keys: pl.Series, chosen: pl.Series, numbers: bool = False) -> Column:
@@ -219,7 +171,7 @@ def _categorical(text: pl.Series, keys: pl.Series, chosen: pl.Series, numbers: b
     levels = tuple(sorted(counts[name].head(MAX_LEVELS).to_list()))
     if not levels:
         return Dropped(name, "text with hardly a value twice")
-    return Categorical(name, levels, int(known.drop_nulls().n_unique()), _has_gaps(known), numbers)
+    return Categorical(name, levels, int(known.drop_nulls().n_unique()), bool(known.null_count()), numbers)
 
 
 def _ordinal(text: pl.Series, keys: pl.Series, chosen: pl.Series, numbers: bool) -> Column:
@@ -231,7 +183,7 @@ def _ordinal(text: pl.Series, keys: pl.Series, chosen: pl.Series, numbers: bool)
             "it a number."
         )
     levels, order = _ordered(found)
-    blank = Ordinal(text.name, levels, order, 0.0, 0.0, 1.0, _has_gaps(text.filter(chosen)), numbers)
+    blank = Ordinal(text.name, levels, order, 0.0, 0.0, 1.0, bool(text.filter(chosen).null_count()), numbers)
     known = blank.ranks(text.filter(chosen)).drop_nulls().to_numpy()
     if known.size == 0 or known.min() == known.max():
         return Dropped(text.name, "constant in the training groups")
@@ -292,56 +244,9 @@ def _said_of_inputs(frame: pl.DataFrame, schema: Schema) -> Iterator[str]:
         yield from filter(None, said)
     for column in schema.used:
         if isinstance(column, Date):
-            yield from _said_of_zones(frame[column.name], column, schema.missing)
+            yield from said_of_zones(frame[column.name], column, schema.missing)
         if isinstance(column, Ordinal):
             yield f"column '{column.name}' is ordinal: {column.describe()}"
-
-
-def _said_of_zones(series: pl.Series, column: Date, missing: Sequence[str]) -> Iterator[str]:
-    """That moments with a zone and without one are mixed."""
-    if column.zoned is not None or "day" not in column.parts:
-        return
-    present = series.set(cells.as_text(series, missing).is_null(), None)
-    zones = cells.have_zones(present, cells.as_dates(present, column.date_format)).drop_nulls()
-    if 0 < (count := int(zones.sum())) < zones.len():
-        yield (
-            f"'{column.name}' has {count} moments with a zone and {zones.len() - count} without one; the latter are "
-            "taken as UTC"
-        )
-
-
-def check_roles(
-    task: str,
-    target: str,
-    features: Sequence[str],
-    drop: Sequence[str],
-    categorical: Sequence[str] = (),
-    ordinal: Sequence[str] = (),
-) -> None:
-    """Raises SettingError if one column is to serve two purposes."""
-    if task == target:
-        raise SettingError(f"--task and --target must name different columns; both name '{task}'.")
-    others = {"--task": [task], "--target": [target], "--drop": drop}
-    kinds = {"--categorical": [*categorical], "--ordinal": [*ordinal]}
-    for flag, names in {"--features": [*features], **kinds}.items():
-        refuse_twice(flag, names)
-        for other, taken in others.items():
-            refuse_both(flag, names, other, taken)
-        if flag != "--features" and features and (unused := [name for name in names if name not in features]):
-            raise SettingError(f"{flag} names '{unused[0]}', which is not among --features. Add it there.")
-    refuse_both("--categorical", categorical, "--ordinal", ordinal)
-
-
-def refuse_twice(flag: str, names: Sequence[str]) -> None:
-    """Raises SettingError if a flag names a column twice."""
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise SettingError(f"{flag} names '{twice[0]}' twice. Name it once.")
-
-
-def refuse_both(flag: str, names: Sequence[str], other: str, taken: Sequence[str]) -> None:
-    """Raises SettingError if two flags name one column."""
-    if both := [name for name in names if name in taken]:
-        raise SettingError(f"{flag} and {other} must name different columns; both name '{both[0]}'.")
 
 
 def table_keys(frame: pl.DataFrame, task: str, missing: Sequence[str] = ()) -> pl.Series:

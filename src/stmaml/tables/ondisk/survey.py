@@ -17,7 +17,7 @@ from stmaml.border.files import read_file
 from stmaml.border.writing import write_bytes
 from stmaml.errors import RunError, SourceError
 from stmaml.run_files import read_sealed, write_sealed
-from stmaml.tables import cells
+from stmaml.tables import cells, dates
 from stmaml.tables.ondisk.files import DiskTable
 from stmaml.tables.ordering import order_values
 from stmaml.tables.schema import table_keys
@@ -58,7 +58,7 @@ class Asked:
         if series.dtype.is_numeric():
             return cells.as_numbers(series, self.missing).fill_null(math.inf).to_numpy()
         if series.dtype.is_temporal():
-            return cells.as_dates(series, None).fill_null(math.inf).to_numpy()
+            return dates.as_dates(series, None).fill_null(math.inf).to_numpy()
         return order_values(frame, self.order, self.missing)
 
 
