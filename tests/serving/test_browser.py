@@ -12,7 +12,7 @@ import pytest
 
 from stmaml.runs import Run
 from stmaml.serving.opening import page_of
-from stmaml.shipped import pretrained_folder, pretrained_names
+from stmaml.shipped import pretrained_alone, pretrained_folder, pretrained_names
 from tests.idx_files import grey, write_family
 from tests.pool.classics import FOLDER
 from tests.serving.chromium import Browser, installed
@@ -177,7 +177,7 @@ def test_pictures_of_every_page(address, look, tmp_path):
 def test_every_shipped_learner_has_a_page_with_its_card(shipped, look, tmp_path):
     size = {"width": 390, "height": 844, "touch": True} if look == "phone" else {}
     titles = {"curves": "Curves", "pixels": "Pictures", "years": "Weather"}
-    pages = {Run(pretrained_folder() / name).config()["benchmark"]["name"]: name for name in pretrained_names()}
+    pages = {Run(pretrained_folder() / name).config()["benchmark"]["name"]: name for name in pretrained_alone()}
     for browser in opened(shipped, **size):
         for benchmark, name in pages.items():
             tab(browser, titles[page_of(benchmark, pretrained_folder())])
