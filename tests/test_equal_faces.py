@@ -49,6 +49,7 @@ def run(study: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> None
     study.main()
 
 
+@pytest.mark.slow  # a whole training with its scores
 def test_rows_are_trained_scored_and_shown(study, monkeypatch, tmp_path, data, capsys):
     folder, figure = tmp_path / "all", tmp_path / "figure.png"
     run(study, monkeypatch, "prepare", str(folder), "--data", str(data), *TINY)

@@ -68,6 +68,7 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(study, monkey
     assert whole["metrics"]["all"]["accuracy"]["mean"] == pytest.approx(float(scores["accuracy"].mean()))
 
 
+@pytest.mark.slow  # a whole training with its scores
 def test_with_little_time_a_row_has_fewer_tasks(study, monkeypatch, tmp_path):
     run(study, monkeypatch, tmp_path / "first", "--claim", "a")  # compiles
     rows = importlib.import_module("training_rows")

@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
         data = {benchmark: data_of(benchmark) for benchmark in BENCHMARKS}
         print(json.dumps({**content, "about": {**PHRASES, **TASKS}, "data": data}, indent=2))
         return
-    print("\n".join([*_matrix(), "", *_benchmarks(), "", *_beyond(found), "", _shipped()]))
+    print("\n".join([*_matrix(), "", *_benchmarks(), "", *_beyond(found), "", *_shipped()]))
 
 
 def _matrix() -> list[str]:
@@ -96,5 +96,5 @@ def _beyond(found: dict[str, dict[str, list[str]]]) -> list[str]:
     return lines
 
 
-def _shipped() -> str:
-    return f"trained learners ('stmaml list --card NAME'): {', '.join(pretrained_names())}"
+def _shipped() -> list[str]:
+    return ["trained learners ('stmaml list --card NAME')", f"  {', '.join(pretrained_names())}"]
