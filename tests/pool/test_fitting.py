@@ -256,6 +256,9 @@ def test_labelled_rows_after_those_asked_for_are_pointed_out():
     one = mixed.filter(pl.col("g") == "b")
     (said,) = (note for note in model.predict(new.drop("y"), one).notes if "come after" in note)
     assert said.startswith("1 group has")
+    mostly_blank = early.with_columns(day=pl.Series([1.0] + [None] * 5))
+    (said,) = (note for note in model.predict(mostly_blank, late).notes if "come after" in note)
+    assert said.startswith("1 group has"), "rows without a place are asked about all the same"
 
 
 def test_a_known_group_may_hold_all_the_odd_cells_of_its_table():

@@ -44,14 +44,14 @@ def backwards_note(
     query: pl.DataFrame, support: pl.DataFrame, order: str | None, task: str, missing: Sequence[str] = ()
 ) -> list[str]:
     """What to say of groups with labelled rows that come after rows that are asked for."""
-    frames = [frame for frame in (support, query) if order in frame.columns and frame[order].null_count() < len(frame)]
-    if order is None or len(frames) < 2:
+    frames = support, query
+    if order is None or not all(order in frame.columns for frame in frames):
         return []
     both = all(task in frame.columns for frame in frames)  # else all rows are of one group
     last, first = (
         pl.DataFrame({"group": as_names(frame[task], missing) if both else [""] * len(frame)})
-        .with_columns(at=order_values(frame, order, missing))
-        .filter(pl.col("at").is_finite())
+        .with_columns(at=_readable(frame[order], missing))
+        .drop_nulls()
         .group_by("group")
         .agg(last=pl.col("at").max(), first=pl.col("at").min())
         for frame in frames
@@ -60,3 +60,9 @@ def backwards_note(
     which = "1 group has" if count == 1 else f"{count} groups have"
     told = f"{which} labelled rows that come after rows asked for, by '{order}'; what is said was learnt for later rows"
     return [told] if count else []
+
+
+def _readable(series: pl.Series, missing: Sequence[str]) -> pl.Series:
+    """Cells as numbers, or else as dates; null where they are neither, which most may be in rows that are asked for."""
+    numbers = as_numbers(series, missing)
+    return numbers if numbers.null_count() < numbers.len() else as_dates(series, None)
