@@ -20,7 +20,6 @@ from stmaml.errors import RunError, SettingError
 from stmaml.pool.base import Forecast, GroupedRows, Tasks
 from stmaml.pool.crossfit import HeldOut
 from stmaml.pool.pooling import Finished, Pooling
-from stmaml.tables.calibration import LEVELS
 from stmaml.tables.coverage import GROUPS, NOMINAL, group_reach
 
 BEYOND = 1e-15  # of levels: a normal score of 8 is as far as anyone looks
@@ -180,17 +179,8 @@ def ends_at(finished: Finished, reach: Float[np.ndarray, " n"]) -> Float[np.ndar
     """The values of each row at so many normal scores below its median and above; NaN where that is infinite."""
     known = np.isfinite(reach)
     sizes = np.where(known, reach, 0.0)
-    ends = finished.mixture.at_scores(np.stack([_moved(finished, -sizes), _moved(finished, sizes)]))
+    ends = finished.mixture.at_scores(finished.moved(np.stack([-sizes, sizes])))
     return np.where(known, ends, np.nan)
-
-
-def _moved(finished: Finished, score: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """The mixture's score for the score wanted of each row; beyond LEVELS it goes on at a slope of 1."""
-    known, rows = ndtri(np.array(LEVELS)), np.arange(len(score))
-    place = np.clip(np.searchsorted(known, score), 1, len(known) - 1)
-    part = np.clip((score - known[place - 1]) / (known[place] - known[place - 1]), 0, 1)
-    low, high = finished.scores[place - 1, rows], finished.scores[place, rows]
-    return low + part * (high - low) + np.minimum(score - known[0], 0) + np.maximum(score - known[-1], 0)
 
 
 def notes_on(reaches: Reaches, shots: Int[np.ndarray, " t"], reach: Float[np.ndarray, " t"], known: int) -> list[str]:

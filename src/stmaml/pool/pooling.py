@@ -131,11 +131,11 @@ class Finished:
     def quantiles(self, levels: Sequence[float]) -> Float[np.ndarray, "q n"]:
         """The recalibrated quantiles of each row."""
         wanted = np.repeat(ndtri(np.array(levels))[:, None], self.scores.shape[1], axis=1)
-        return self.mixture.at_scores(self._moved(wanted))
+        return self.mixture.at_scores(self.moved(wanted))
 
     def recalibrated(self, drawn: Float[np.ndarray, "d n"]) -> Float[np.ndarray, "d n"]:
         """What was drawn from the mixture of each row, moved as its quantiles are: order within a row stays."""
-        return self.mixture.at_scores(self._moved(np.stack([self.mixture.normal_scores(one) for one in drawn])))
+        return self.mixture.at_scores(self.moved(np.stack([self.mixture.normal_scores(one) for one in drawn])))
 
     def cdf(self, y: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """The level whose quantile each value is."""
@@ -147,7 +147,7 @@ class Finished:
         inside = known[place - 1] + part * (known[place] - known[place - 1])
         return ndtr(inside + np.minimum(at - self.scores[0], 0) + np.maximum(at - self.scores[-1], 0))
 
-    def _moved(self, wanted: Float[np.ndarray, "l n"]) -> Float[np.ndarray, "l n"]:
+    def moved(self, wanted: Float[np.ndarray, "l n"]) -> Float[np.ndarray, "l n"]:
         """The mixture's scores for normal scores wanted of each row; outside of LEVELS it goes on at a slope of 1."""
         known, rows = ndtri(np.array(LEVELS)), np.arange(wanted.shape[1])
         place = np.clip(np.searchsorted(known, wanted), 1, len(known) - 1)
